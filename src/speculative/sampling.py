@@ -24,7 +24,7 @@ from .coins import Coins
 from .errors import ModelError, SettingsError
 from .verification import RULES, verify, verify_greedy
 
-__all__ = ["RULES", "Coins", "Sampling", "adjust", "argmax", "verify", "verify_greedy", "warp"]
+__all__ = ["RULES", "Coins", "Sampling", "adjust", "argmax", "peak", "verify", "verify_greedy", "warp"]
 
 
 @dataclass(frozen=True)
@@ -155,16 +155,19 @@ def argmax(
 ) -> torch.Tensor:
     """The greedy choice of each row, int64 (n,); the lowest id among equals. Arguments as in `warp`."""
     scores = logits if settings.plain_logits else adjust(logits, settings, context, window, prompt)
-    if scores.shape[1] % 64:
-        values, best = scores.max(-1)
-    else:
-        # Torch's argmax is not vectorized on the CPU, amax is: find the block of 64 first (several times
-        # faster).
-        blocks = scores.unflatten(-1, (-1, 64))
-        values, block = blocks.amax(-1).max(-1)
-        best = 64 * block + blocks[torch.arange(len(scores), device=scores.device), block].argmax(-1)
+    values, best = peak(scores)
     _demand_numbers(values)
     return best
+
+
+def peak(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest score of each row (n,), NaN if the row holds one, and the lowest id that has it, int64 (n,)."""
+    if scores.shape[1] % 64:
+        return scores.max(-1)
+    # Torch's argmax is not vectorized on the CPU, amax is: look for the block of 64 first.
+    blocks = scores.unflatten(-1, (-1, 64))
+    values, block = blocks.amax(-1).max(-1)
+    return values, 64 * block + blocks[torch.arange(len(scores), device=scores.device), block].argmax(-1)
 
 
 def _counts(
