@@ -1,0 +1,85 @@
+"""The models of a cell, its prompts as token ids, and one decoding with the settings of params.yaml."""
+
+import gc
+from contextlib import contextmanager
+from pathlib import Path
+
+from src.pipeline.params import Params, ParamsError
+from src.pipeline.prompts import Prompt
+from src.pipeline.results import Seconds
+
+MODELS = Path("models")
+
+
+def open_pair(params: Params, target: str, draft: str | None = None, *, float32: bool = False):
+    """(target, draft, tok) as params.yaml wants them, or in float32 on the CPU for the check; draft None loads none.
+
+    Sets torch's threads for this process. Raises ModelError.
+    """
+    import torch
+
+    from src.speculative.loading import load_models
+
+    torch.set_num_threads(params.threads)
+    return load_models(
+        MODELS / target,
+        MODELS / draft if draft else None,
+        device="cpu" if float32 else params.device,
+        dtype="float32" if float32 else params.dtype,
+        exact=None if params.exact else False,
+        draft_quantization=params.models[draft].draft_quantization if draft else None,
+    )
+
+
+def encode_all(params: Params, prompts: list[Prompt], target, tok) -> list:
+    """Token ids of every prompt, 1-D int64 tensors; ParamsError for one that the target's context cannot hold."""
+    from src.speculative.decoding import encode
+
+    encoded = [encode(tok, prompt.prompt, params.chat) for prompt in prompts]
+    for prompt, ids in zip(prompts, encoded, strict=True):
+        if len(ids) + params.max_new_tokens > target.context:
+            raise ParamsError(
+                f"{params.prompts}: prompt {prompt.id!r} has {len(ids)} tokens, which with max_new_tokens "
+                f"{params.max_new_tokens} exceed the target's context; allowed: {target.context} together"
+            )
+    return encoded
+
+
+def decode(params: Params, pair, ids, k: int, *, greedy_tokens: int | None = None):
+    """(tokens, Stats) after the prompt `ids`, from empty caches; k=0 is plain decoding.
+
+    greedy_tokens: decode greedily, and that many tokens, instead of what params.yaml says.
+    """
+    from src.speculative import generate
+
+    target, draft, tok = pair
+    # Emptied, or a prompt that was decoded before would find its prefill done.
+    target.rollback(0)
+    if draft is not None:
+        draft.rollback(0)
+    chosen = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    if greedy_tokens is not None:
+        chosen = {}
+    return generate(
+        target, draft if k else None, tok, ids, k=k, max_new_tokens=greedy_tokens or params.max_new_tokens,
+        seed=params.seed, ignore_eos=params.ignore_eos, **chosen,
+    )  # fmt: skip
+
+
+def seconds(stats) -> Seconds:
+    """The times of one decoding as they are stored."""
+    return Seconds(
+        prefill=stats.prefill_seconds, draft=stats.draft_seconds, target=stats.target_seconds, other=stats.other_seconds
+    )
+
+
+@contextmanager
+def timed():
+    """A block without garbage collection; what lives already is set aside, so that collecting between is cheap."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

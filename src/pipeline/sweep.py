@@ -1,0 +1,92 @@
+"""Stage `sweep`: one cell, that is one target, one draft and one k, timed against plain decoding."""
+
+from typing import Annotated
+
+import typer
+
+from src.pipeline.console import progress, say, stage
+from src.pipeline.files import read_json, write_json
+from src.pipeline.pair import decode, encode_all, open_pair, seconds, timed
+from src.pipeline.params import Params, load_params
+from src.pipeline.prompts import Prompt, load_prompts
+from src.pipeline.results import MACHINE, CellTiming, CellTokens, Counts, Machine, Settings, Timing, cell_files
+
+
+def run_cell(params: Params, prompts: list[Prompt], pair, encoded: list, k: int) -> tuple[list[Counts], list[Timing]]:
+    """Decode each prompt plainly and speculatively, back to back, in alternating order, after a warm-up.
+
+    A machine's speed drifts by more than the effect; within a pair of runs it hardly does, and which of the two comes
+    first alternates from prompt to prompt and from repeat to repeat.
+    """
+    for ids in encoded[: params.warmup]:
+        decode(params, pair, ids, 0)
+        decode(params, pair, ids, k)
+    samples: list[dict[int, list]] = [{0: [], k: []} for _ in prompts]
+    rounds = [(repeat, at) for repeat in range(params.repeats) for at in range(len(prompts))]
+    for repeat, at in progress(rounds, f"k={k}"):
+        for width in (0, k) if (repeat + at) % 2 == 0 else (k, 0):
+            with timed():
+                samples[at][width].append(decode(params, pair, encoded[at], width))
+    rows = list(zip(prompts, samples, strict=True))
+    return [_counts(prompt, runs[k][0]) for prompt, runs in rows], [_timing(prompt, runs, k) for prompt, runs in rows]
+
+
+def _counts(prompt: Prompt, run) -> Counts:
+    tokens, stats = run
+    names = set(Counts.model_fields) - {"id", "category", "tokens"}
+    return Counts(
+        id=prompt.id, category=prompt.category, tokens=tokens.tolist(), **{name: getattr(stats, name) for name in names}
+    )
+
+
+def _timing(prompt: Prompt, runs: dict[int, list], k: int) -> Timing:
+    return Timing(
+        id=prompt.id,
+        category=prompt.category,
+        generated=runs[k][0][1].generated,
+        plain=[seconds(stats) for _, stats in runs[0]],
+        speculative=[seconds(stats) for _, stats in runs[k]],
+    )
+
+
+def sweep(
+    target: Annotated[str, typer.Argument(help="the model to be sped up, a name of the catalogue in params.yaml")],
+    draft: Annotated[str, typer.Argument(help="the model that proposes tokens, a name of the catalogue")],
+    k: Annotated[int, typer.Argument(min=1, help="how many tokens it proposes per target pass")],
+) -> None:
+    """Time speculative decoding of every prompt by TARGET with K tokens of DRAFT a pass, against plain decoding.
+
+    Plain and speculative decoding of a prompt run back to back, `repeats` times in alternating order. Tokens and
+    counts go to results/sweep/TARGET/DRAFT/kK.json, seconds to kK-timing.json beside it. Example:
+    python -m src.pipeline.sweep smollm2-135m smollm2-draft 4
+    """
+    params = load_params()
+    prompts = load_prompts(params.prompts)
+    machine = read_json(MACHINE, Machine).fingerprint
+    cell = {"target": target, "draft": draft, "k": k, "settings": Settings.of(params, prompts)}
+    say(f"sweep {target} with {draft}, k={k}{_where(params, target, draft, k)}: {len(prompts)} prompts x "
+        f"{params.max_new_tokens} tokens, {params.repeats} times")  # fmt: skip
+    pair = open_pair(params, target, draft)
+    encoded = encode_all(params, prompts, pair[0], pair[2])
+    counts, timing = run_cell(params, prompts, pair, encoded, k)
+    tokens_file, timing_file, _ = cell_files(target, draft, k)
+    write_json(
+        timing_file,
+        CellTiming(**cell, repeats=params.repeats, warmup=params.warmup, machine=machine, prompts=timing),
+    )
+    write_json(tokens_file, CellTokens(**cell, prompts=counts))
+    plain = sum(sample.decode for row in timing for sample in row.plain)
+    speculative = sum(sample.decode for row in timing for sample in row.speculative)
+    rate = params.repeats * sum(row.generated for row in timing) / speculative
+    say(f"{target} with {draft}, k={k}: {rate:.1f} tok/s, {plain / speculative:.2f}x")
+
+
+def _where(params: Params, target: str, draft: str, k: int) -> str:
+    cells = [(t, d, n) for t in params.targets for d in params.drafts for n in params.ks]
+    return f" (cell {cells.index((target, draft, k)) + 1} of {len(cells)})" if (target, draft, k) in cells else ""
+
+
+app = stage(sweep)
+
+if __name__ == "__main__":
+    app()
