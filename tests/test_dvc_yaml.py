@@ -19,9 +19,17 @@ def sources_of(file: Path) -> set[str]:
         if file in found:
             continue
         found.add(file)
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in _run(ast.parse(file.read_text())):
             todo += [path for name in _modules(node, file) for path in _files(name)]
     return {str(path.relative_to(ROOT)) for path in found if path.read_text().strip()}
+
+
+def _run(node: ast.AST):
+    """The nodes below, without what only type checkers read."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING"):
+            yield child
+            yield from _run(child)
 
 
 def _modules(node: ast.AST, file: Path) -> list[str]:

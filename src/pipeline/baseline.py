@@ -67,9 +67,7 @@ def baseline(target: Annotated[str, typer.Argument(help="a name of the catalogue
     write_json(timing_file, BaselineTiming(target=target, settings=settings, machine=machine, prompts=timing))
     write_json(
         tokens_file,
-        BaselineTokens(
-            target=target, settings=settings, exact=exact, prompts=tokens, check=check, logits=logits
-        ),
+        BaselineTokens(target=target, settings=settings, exact=exact, prompts=tokens, check=check, logits=logits),
     )
     spent = sum(sample.decode for row in timing for sample in row.plain)
     say(f"{target}: {params.repeats * sum(row.generated for row in timing) / spent:.1f} tok/s plain")

@@ -50,7 +50,7 @@ def decode(params: Params, pair, ids, k: int, *, greedy_tokens: int | None = Non
 
     greedy_tokens: decode greedily, and that many tokens, instead of what params.yaml says.
     """
-    from src.speculative import generate
+    from src.speculative.decoding import generate
 
     target, draft, tok = pair
     # Emptied, or a prompt that was decoded before would find its prefill done.

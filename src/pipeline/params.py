@@ -76,9 +76,7 @@ class QuantizeSource(_Draftable):
     group_size: int = Field(gt=0, description="how many weights share a scale: 32, 64, 128 or 256")
 
 
-Source = Annotated[
-    PypiSource | HubSource | PathSource | DistillSource | QuantizeSource, Field(discriminator="source")
-]
+Source = Annotated[PypiSource | HubSource | PathSource | DistillSource | QuantizeSource, Field(discriminator="source")]
 
 
 class CheckParams(Strict):

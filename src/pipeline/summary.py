@@ -156,6 +156,5 @@ def _by_category(timing: CellTiming, counts: list, seed: int) -> dict[str, Speed
     for row, count in zip(timing.prompts, counts, strict=True):
         groups[row.category].append((row, count))
     return {
-        name: speed([row for row, _ in pairs], [count for _, count in pairs], seed)
-        for name, pairs in groups.items()
+        name: speed([row for row, _ in pairs], [count for _, count in pairs], seed) for name, pairs in groups.items()
     }

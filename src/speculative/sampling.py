@@ -170,9 +170,7 @@ def peak(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return values, 64 * block + blocks[torch.arange(len(scores), device=scores.device), block].argmax(-1)
 
 
-def _counts(
-    past: torch.Tensor, window: torch.Tensor, scores: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _counts(past: torch.Tensor, window: torch.Tensor, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The ids (u,) that occur in past or window, and how often each row (n, u) has seen them."""
     n, vocab = scores.shape
     seen = torch.cat([past, window[: n - 1]])

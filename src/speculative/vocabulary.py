@@ -42,9 +42,7 @@ class Vocabulary:
         return line
 
 
-def reconcile(
-    tok_target, tok_draft, target_rows: int | None = None, draft_rows: int | None = None
-) -> Vocabulary:
+def reconcile(tok_target, tok_draft, target_rows: int | None = None, draft_rows: int | None = None) -> Vocabulary:
     """Compares two tokenizers of transformers id by id; target_rows, draft_rows: rows of the models' heads.
 
     Raises ModelError, naming the first id that stands for different tokens, if there is one.

@@ -1,0 +1,132 @@
+"""Training the draft: resumable, and measured on held-out conversations as it goes."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from .lessons import HELD_OUT, batches, lesson, shards
+from .loss import LOSSES, backward
+from .measure import held_out
+from .student import Student
+
+ROWS = 8  # conversations a step
+WARM_UP, DECAY = 0.02, 0.4  # shares of the time in which the learning rate rises and, at the end, falls to nothing
+NEGATIVES = 4096  # tokens outside the draft's vocabulary that a step's head has besides it, drawn anew each step
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one training goes. minutes: of training alone, over all resumed runs together."""
+
+    minutes: float
+    seed: int = 0
+    rate: float = 4e-4
+    loss: str = "forward_kl"
+    rows: int = ROWS
+    measure_every: float = 60.0  # seconds of training
+    measure_rows: int = 32
+    save_every: float = 120.0
+
+
+def train(student: Student, folder: Path, vocabulary: torch.Tensor, plan: Plan, report: Callable[[dict], None]) -> dict:
+    """Trains `student` in place on the shards of `folder` until the plan's time is over; returns the last figures.
+
+    vocabulary: (n,) int64, the ids that the draft's trimmed head will have. `folder/state.pt` is where an interrupted
+    training goes on; report: called with each line of the curve ("minutes", "tokens", "train_loss" and the figures
+    of `measure.held_out`). Ctrl-C keeps all but the step under way.
+    """
+    trained = [value for value in student.parameters() if value.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
+    state = {"seconds": 0.0, "tokens": 0, "steps": 0, "passes": {}, "shard": None, "row": 0, "curve": []}
+    path = folder / "state.pt"
+    if path.exists():
+        saved = torch.load(path, weights_only=True)
+        student.load_state_dict(saved["student"])
+        optimizer.load_state_dict(saved["optimizer"])
+        state = saved["state"]
+    held = load_file(shards(folder)[HELD_OUT])
+    saver = _Saver(path, student, optimizer, state)
+    total, losses = plan.minutes * 60, []
+    if not state["curve"]:
+        _measure(student, held, vocabulary, plan, state, losses, report)
+    try:
+        for batch in batches(folder, plan.rows, plan.seed, state):
+            if state["seconds"] >= total:
+                break
+            began = time.perf_counter()
+            for group in optimizer.param_groups:
+                group["lr"] = plan.rate * schedule(state["seconds"] / total)
+            losses.append(_step(student, optimizer, trained, batch, vocabulary, plan, state))
+            state["seconds"] += time.perf_counter() - began
+            if state["seconds"] >= state["curve"][-1]["minutes"] * 60 + plan.measure_every:
+                _measure(student, held, vocabulary, plan, state, losses, report)
+            saver.maybe(plan.save_every)
+    finally:
+        saver.save()
+    if losses:
+        _measure(student, held, vocabulary, plan, state, losses, report)
+        saver.save()
+    return state["curve"][-1]
+
+
+def schedule(done: float) -> float:
+    """The factor on the learning rate when the share `done` of the time is over: up, level, and down to nothing."""
+    return max(0.0, min(1.0, done / WARM_UP + 0.02, (1 - done) / DECAY))
+
+
+def _step(student, optimizer, trained, batch, vocabulary, plan: Plan, state: dict) -> float:
+    generator = torch.Generator().manual_seed(plan.seed * 1_000_003 + state["steps"])
+    head_ids = _with_negatives(vocabulary, len(student.head), generator)
+    columns = torch.full((len(student.head),), -1)
+    columns[head_ids] = torch.arange(len(head_ids))
+    ids, counts, task = lesson(batch, columns)
+    hidden = student(ids)[counts]
+    loss = backward(hidden, student.head[head_ids], task, LOSSES[plan.loss])
+    torch.nn.utils.clip_grad_norm_(trained, 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    state["steps"] += 1
+    state["tokens"] += ids.numel()
+    return loss
+
+
+def _with_negatives(vocabulary: torch.Tensor, size: int, generator: torch.Generator) -> torch.Tensor:
+    """The draft's ids and some of the others, so that the full head stays usable without being paid for."""
+    others = torch.ones(size, dtype=torch.bool)
+    others[vocabulary] = False
+    others = others.nonzero()[:, 0]
+    return torch.cat((vocabulary, others[torch.randperm(len(others), generator=generator)[:NEGATIVES]]))
+
+
+def _measure(student, held, vocabulary, plan: Plan, state: dict, losses: list, report: Callable) -> None:
+    figures = held_out(student, held, min(plan.measure_rows, len(held["ids"])), vocabulary)
+    mean = sum(losses) / len(losses) if losses else math.nan
+    line = {"minutes": round(state["seconds"] / 60, 2), "tokens": state["tokens"], "train_loss": round(mean, 4)}
+    state["curve"].append(line | figures)
+    losses.clear()
+    report(state["curve"][-1])
+
+
+class _Saver:
+    """Keeps what a resumed training needs, whole or not at all."""
+
+    def __init__(self, path: Path, student: Student, optimizer, state: dict):
+        self.path, self.student, self.optimizer, self.state, self.last = path, student, optimizer, state, time.time()
+
+    def maybe(self, seconds: float) -> None:
+        if time.time() - self.last >= seconds:
+            self.save()
+
+    def save(self) -> None:
+        part = self.path.with_suffix(".part")
+        torch.save(
+            {"student": self.student.state_dict(), "optimizer": self.optimizer.state_dict(), "state": self.state}, part
+        )
+        os.replace(part, self.path)
+        self.last = time.time()

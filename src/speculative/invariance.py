@@ -1,0 +1,72 @@
+"""Width invariance: do a position's bits depend on how many tokens its pass had?
+
+Speculative decoding scores k+1 tokens in one pass where plain decoding scores one. In half precision the two round
+differently on most kernels, and where two logits nearly tie, another token comes out. A pass is width invariant if
+logits and cache entries of a position are bitwise the same for every width. Where one is found, greedy speculative
+decoding is not only lossless in theory but equal to plain decoding bit by bit.
+
+What has to be found is the least number of rows from which on a matrix product sums in one order, and a form of the
+attention in which a query does not feel its neighbours (`llama.py` has both as settings). The probe looks on the
+loaded weights' own shapes, device and dtype: it runs two layers and the head of the network itself.
+"""
+
+import copy
+
+import torch
+
+from .llama import KEY_BLOCK
+from .models import CausalLM, FastModel
+
+WIDEST = 17  # k = 16 and the token before it; prefill goes in pieces of this many tokens
+WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 13, WIDEST)
+LEAST_ROWS = (1, 2, 4, 8)
+CONTEXTS = (0, KEY_BLOCK - 5, 501)
+
+
+def make_exact(model: CausalLM) -> bool:
+    """Sets the model's pass to the cheapest width-invariant form, if the probe finds one; says whether it did."""
+    if not isinstance(model, FastModel):
+        return False
+    found = probe(model.network)
+    if found is None:
+        model.exact = False
+        return False
+    model.network.rows, model.network.attention = found
+    model.exact, model.chunk = True, WIDEST
+    return True
+
+
+@torch.inference_mode()
+def probe(network) -> tuple[int, str] | None:
+    """(rows, attention) of the first form that holds, the cheapest first, or None. Leaves the network as it was."""
+    trial = copy.copy(network)
+    trial.layers, trial._cache, trial.capacity = network.layers[:2], [], 0
+    trial.reserve(max(CONTEXTS) + 2 * WIDEST)
+    generator = torch.Generator().manual_seed(0)
+    for cache in trial._cache:
+        cache.copy_(torch.randn(cache.shape, generator=generator))
+    ids = torch.randint(len(network.embedding), (WIDEST,), generator=generator).to(network.device)
+    for rows in LEAST_ROWS:
+        for attention in ("batched", "rowwise"):
+            trial.rows, trial.attention = rows, attention
+            if all(_holds(trial, ids, start) for start in CONTEXTS):
+                return rows, attention
+    return None
+
+
+def _holds(trial, ids: torch.Tensor, start: int) -> bool:
+    """Whether one pass of each width gives the bits, logits and cache, that passes of one token give."""
+    saved = [cache.clone() for cache in trial._cache]
+    single = torch.cat([trial(ids[i : i + 1], start + i, 1) for i in range(len(ids))])
+    wanted = [cache.clone() for cache in trial._cache]
+    for width in reversed(WIDTHS):
+        for cache, before in zip(trial._cache, saved, strict=True):
+            cache.copy_(before)
+        logits = trial(ids[:width], start, width)
+        end = start + width
+        same = torch.equal(logits, single[:width]) and all(
+            torch.equal(cache[:, :end], want[:, :end]) for cache, want in zip(trial._cache, wanted, strict=True)
+        )
+        if not same:
+            return False
+    return True
