@@ -5,8 +5,8 @@ differently on most kernels, and where two logits nearly tie, another token come
 logits and cache entries of a position are bitwise the same for every width. Where one is found, greedy speculative
 decoding is not only lossless in theory but equal to plain decoding bit by bit.
 
-What has to be found is the least number of rows from which on a matrix product sums in one order, and a form of the
-attention in which a query does not feel its neighbours (`llama.py` has both as settings). The probe looks on the
+What has to be found is the least number such that matrix products over its multiples sum in one order, and a form of
+the attention in which a query does not feel its neighbours (`llama.py` has both as settings). The probe looks on the
 loaded weights' own shapes, device and dtype: it runs two layers and the head of the network itself.
 """
 
@@ -14,12 +14,12 @@ import copy
 
 import torch
 
-from .llama import KEY_BLOCK
+from .attention import KEY_BLOCK
 from .models import CausalLM, FastModel
 
 WIDEST = 17  # k = 16 and the token before it; prefill goes in pieces of this many tokens
-WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 13, WIDEST)
-LEAST_ROWS = (1, 2, 4, 8)
+WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14, WIDEST)
+MULTIPLES = (1, 2, 3, 4, 8)
 CONTEXTS = (0, KEY_BLOCK - 5, 501)
 
 
@@ -45,8 +45,8 @@ def probe(network) -> tuple[int, str] | None:
     generator = torch.Generator().manual_seed(0)
     for cache in trial._cache:
         cache.copy_(torch.randn(cache.shape, generator=generator))
-    ids = torch.randint(len(network.embedding), (WIDEST,), generator=generator).to(network.device)
-    for rows in LEAST_ROWS:
+    ids = torch.randint(network.config.vocab_size, (WIDEST,), generator=generator).to(network.device)
+    for rows in MULTIPLES:
         for attention in ("batched", "rowwise"):
             trial.rows, trial.attention = rows, attention
             if all(_holds(trial, ids, start) for start in CONTEXTS):

@@ -1,22 +1,82 @@
-"""A matrix product in the weight format that suits it. (interim: plain and packed; int8 and int4 follow)"""
+"""A matrix product with fixed weights, in the format that suits the processor.
+
+On one sequence a product costs what reading its weights costs, so the format of the weights decides. All formats give
+x @ weight.T + bias; they differ in what is read, and in the order of summation, so not in every bit.
+
+plain    the weight as it is, through torch's own kernel: what every device can do.
+packed   oneDNN's blocked layout, made once instead of in every call: bfloat16 where the processor multiplies it
+         (avx512_bf16, AMX), and float32. Up to a quarter faster at one row, several times at a few.
+half     float16 weights, float32 activations and sums, by FBGEMM: half of float32's bytes on x86 processors that
+         have no bfloat16 products (there torch emulates those row by row, so that verifying costs k+1 passes).
+Groups   weights of 4 or 8 bits (`quantize.py`), for drafts: their kernels are made for one row.
+"""
+
+import warnings
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 
-LEAST_ROWS_PACKED = 4
+from .quantize import Groups, refuse_shape
+
+# oneDNN chooses a layout for a number of rows; the one for this many is as fast at one row and sums alike for all.
+ROWS_HINT = 16
 
 
-def packable(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether oneDNN can hold a weight of that dtype in its own blocked layout."""
+def best_format(device: torch.device, dtype: torch.dtype) -> str:
+    """The fastest format for weights of that dtype on that device."""
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return False
-    if dtype == torch.bfloat16:
-        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return dtype == torch.float32
+        return "plain"
+    if dtype == torch.float32 or multiplies(dtype):
+        return "packed"
+    return "half" if "fbgemm" in torch.backends.quantized.supported_engines else "plain"
 
 
-def pack(weight, bias=None, fmt: str = "plain"):
+def multiplies(dtype: torch.dtype) -> bool:
+    """Whether the processor has instructions for products of bfloat16 or float16; without, they are emulated."""
+    ops = torch.ops.mkldnn
+    return ops._is_mkldnn_bf16_supported() if dtype == torch.bfloat16 else ops._is_mkldnn_fp16_supported()
+
+
+def arithmetic(fmt: str, dtype: torch.dtype) -> torch.dtype:
+    """The dtype of activations that a format takes and gives: float32 for "half", else the weights' own."""
+    return torch.float32 if fmt == "half" else dtype
+
+
+def pack(weight: torch.Tensor | Groups, bias: torch.Tensor | None = None, fmt: str = "plain") -> Callable:
+    """A function of x (rows, columns) -> (rows, outputs), both of the dtype that `arithmetic` tells.
+
+    weight: (outputs, columns) or quantized; bias: (outputs,) or None. fmt: ignored for quantized weights, whose
+    function takes any float dtype and gives it back. Raises ModelError for a shape that no kernel takes.
+    """
+    if isinstance(weight, Groups):
+        refuse_shape(weight)
+        product = _int4(weight) if weight.bits == 4 else _int8(weight)
+        return product if bias is None else lambda x: product(x) + bias
     if fmt == "packed":
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, LEAST_ROWS_PACKED)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
         return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    if fmt == "half":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that FBGEMM's packing will move to another package some day
+            packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None if bias is None else bias.float())
+        return lambda x: torch.ops.quantized.linear_dynamic_fp16(x, packed)
     return lambda x: F.linear(x, weight, bias)
+
+
+def _int4(weight: Groups) -> Callable:
+    size = weight.values.shape[1] // weight.scale.shape[1]
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(weight.values.int(), 1)
+    scales = torch.stack((weight.scale, weight.zero), -1).transpose(0, 1).bfloat16().contiguous()
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        # The kernel is fast for bfloat16 alone, on processors with and without products of that type.
+        y = torch.ops.aten._weight_int4pack_mm_for_cpu(x.bfloat16(), packed, size, scales)
+        return y.to(x.dtype)
+
+    return product
+
+
+def _int8(weight: Groups) -> Callable:
+    values, scale = weight.values.contiguous(), weight.scale[:, 0].bfloat16().contiguous()
+    return lambda x: torch._weight_int8pack_mm(x.bfloat16(), values, scale).to(x.dtype)

@@ -10,10 +10,12 @@ import torch
 
 from .errors import DownloadError, ModelError, TinydraftError
 from .invariance import make_exact
-from .linear import packable
+from .linear import best_format
 from .llama import Llama, unsupported
 from .models import CausalLM, FastModel, TransformersModel
+from .quantize import CONFIG_KEY, load_quantized, quantize_weights
 from .vocabulary import reconcile
+from .weights import read_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_TARGET, DEFAULT_DRAFT = "models/smollm2-135m", "models/smollm2-draft"
@@ -80,15 +82,14 @@ def load_model(
 
 
 def _network(directory: Path, config, device, dtype, vocab, bits) -> Llama:
-    stored = getattr(config, "tinydraft_quantization", None)
-    if stored is None and bits is None:
-        product = "packed" if packable(device, dtype) and dtype != torch.float32 else "plain"
-        weights = read_weights(directory)
-        return Llama(config, weights, device=device, dtype=dtype, head_ids=vocab, product=product)
-    from .quantize import load_quantized, quantize_weights
-
-    weights = load_quantized(directory) if stored else quantize_weights(read_weights(directory), bits)
-    return Llama(config, weights, device=device, dtype=dtype, head_ids=vocab)
+    stored = getattr(config, CONFIG_KEY, None)
+    if (stored or bits) and device.type != "cpu":
+        raise ModelError(f"{directory}: weights of 4 or 8 bits have kernels on the CPU alone; device is {device}")
+    fmt = best_format(device, dtype)
+    weights = load_quantized(directory) if stored else read_weights(directory)
+    if bits and not stored:
+        weights = quantize_weights(weights, bits)
+    return Llama(config, weights, device=device, dtype=dtype, head_ids=vocab, product=fmt)
 
 
 def _through_transformers(directory: Path, device, dtype) -> TransformersModel:
@@ -100,23 +101,6 @@ def _through_transformers(directory: Path, device, dtype) -> TransformersModel:
         )
 
     return TransformersModel(_quietly(load, directory, "weights").to(device).eval())
-
-
-def read_weights(directory: Path) -> dict[str, torch.Tensor]:
-    """All tensors of the directory's safetensors files, memory-mapped. Raises ModelError if there are none."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    files = sorted(Path(directory).glob("*.safetensors"))
-    if not files:
-        raise ModelError(f"{directory}: holds no .safetensors file; weights are read from safetensors alone")
-    weights = {}
-    for file in files:
-        try:
-            weights |= load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise ModelError(f"{file}: not a readable safetensors file ({error})") from error
-    return weights
 
 
 def load_tokenizer(directory: Path):
