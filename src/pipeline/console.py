@@ -11,8 +11,9 @@ import typer
 
 from src.speculative.errors import TinydraftError
 
-# Both spellings that allocators use; torch raises plain RuntimeErrors on the CPU.
-_MEMORY_SIGNS = ("can't allocate memory", "not enough memory", "out of memory")
+# The spellings of allocators and of the operating system; torch raises plain RuntimeErrors on the CPU.
+_MEMORY_SIGNS = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory")
+_DISK_SIGNS = ("no space left on device", "disk quota exceeded")
 _NO_MEMORY = (
     "the memory does not hold these models; allowed: a smaller pair in params.yaml, keys 'targets' and 'drafts', "
     "or a smaller 'dtype'"
@@ -34,18 +35,11 @@ def stage(command: Callable) -> typer.Typer:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
             _end("interrupted; nothing half-done was kept, and `dvc repro` resumes at this stage", 130)
-        except TinydraftError as error:
-            _end(str(error), 1)
-        except MemoryError:
-            _end(_NO_MEMORY, 1)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
+        except Exception as error:
+            sentence = _sentence(error)
+            if sentence is None:
                 raise
-            _end(f"{error.filename or 'the disk'}: no space is left; free some and run this again", 1)
-        except RuntimeError as error:
-            if not any(sign in str(error).lower() for sign in _MEMORY_SIGNS):
-                raise
-            _end(_NO_MEMORY, 1)
+            _end(sentence, 1)
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     # Without the source's line breaks, so that help flows with the terminal's width.
@@ -64,6 +58,19 @@ def progress(items, label: str):
     from tqdm import tqdm
 
     return tqdm(items, desc=label, disable=None, leave=False, dynamic_ncols=True)
+
+
+def _sentence(error: Exception) -> str | None:
+    """What to tell a user of it, or None if it is a fault of the code."""
+    if isinstance(error, TinydraftError):
+        return str(error)
+    # By their texts too: safetensors and torch wrap what the operating system said into types of their own.
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or any(sign in text for sign in _MEMORY_SIGNS):
+        return _NO_MEMORY
+    if getattr(error, "errno", None) == errno.ENOSPC or any(sign in text for sign in _DISK_SIGNS):
+        return f"{getattr(error, 'filename', None) or 'the disk'}: no space is left; free some and run this again"
+    return None
 
 
 def _interrupt(*_) -> None:

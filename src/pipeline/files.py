@@ -76,11 +76,15 @@ def read_json(path: str | Path, kind: type[Result]) -> Result:
 def new_directory(path: str | Path):
     """A temporary directory beside `path` that takes its place when the block ends well, and vanishes otherwise.
 
-    Raises ResultError when the disk is full; an older directory at `path` stays until the new one is whole.
+    Raises ResultError when the disk is full or the place cannot be written to; an older directory at `path` stays
+    until the new one is whole.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    except OSError as error:
+        raise ResultError(_disk_sentence(path, error)) from None
     try:
         yield temporary
         for file in temporary.rglob("*"):

@@ -82,8 +82,8 @@ def machine() -> None:
     """
     params = load_params()
     load_prompts(params.prompts)
-    write_json(MACHINE, Machine(fingerprint=fingerprint(params)))
     shown = fingerprint(params)
+    write_json(MACHINE, Machine(fingerprint=shown))
     say(f"{shown['processor']}, {shown['cores']} cores, {shown['memory_gib']} GiB; torch {shown['torch']}")
 
 

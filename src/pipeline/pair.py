@@ -1,6 +1,7 @@
 """The models of a cell, its prompts as token ids, and one decoding with the settings of params.yaml."""
 
 import gc
+import json
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from src.pipeline.prompts import Prompt
 from src.pipeline.results import Seconds
 
 MODELS = Path("models")
+VOCABULARY = "draft_vocab.json"  # beside a distilled draft's weights
 
 
 def open_pair(params: Params, target: str, draft: str | None = None, *, float32: bool = False):
@@ -27,8 +29,18 @@ def open_pair(params: Params, target: str, draft: str | None = None, *, float32:
         device="cpu" if float32 else params.device,
         dtype="float32" if float32 else params.dtype,
         exact=None if params.exact else False,
+        draft_vocab=_vocabulary(params, draft),
         draft_quantization=params.models[draft].draft_quantization if draft else None,
     )
+
+
+def _vocabulary(params: Params, draft: str | None):
+    """The token ids that the draft's head computes, int64 (n,); None for all."""
+    if draft is None or not getattr(params.models[draft], "draft_vocab", False):
+        return None
+    import torch
+
+    return torch.tensor(json.loads((MODELS / draft / VOCABULARY).read_text(encoding="utf-8")))
 
 
 def encode_all(params: Params, prompts: list[Prompt], target, tok) -> list:

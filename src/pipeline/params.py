@@ -65,6 +65,7 @@ class DistillSource(_Draftable):
 
     source: Literal["distill"]
     of: str = Field(description="another name of the catalogue")
+    draft_vocab: bool = Field(False, description="true or false: whether its head computes only the frequent tokens")
 
 
 class QuantizeSource(_Draftable):

@@ -34,11 +34,15 @@ def machine_line(summary: Summary) -> str:
     mode = "greedy" if how.temperature == 0 else f"temperature {how.temperature:g}"
     until = "" if how.ignore_eos else " at most"
     return (
-        f"Measured on {at['processor']}, {at['cores']} cores, {at['memory_gib']} GiB{gpu}: device {how.device}, "
-        f"{how.dtype}, {how.threads} threads; {mode}, {summary.prompts} prompts of {how.prompts} x "
-        f"{how.max_new_tokens} tokens{until}, {summary.repeats} times; torch {at['torch']}, "
+        f"Measured on {at['processor']}, {_plural(at['cores'], 'core')}, {at['memory_gib']} GiB{gpu}: "
+        f"device {how.device}, {how.dtype}, {_plural(how.threads, 'thread')}; {mode}, {summary.prompts} prompts of {how.prompts} x "
+        f"{how.max_new_tokens} tokens{until}, {_plural(summary.repeats, 'time')}; torch {at['torch']}, "
         f"transformers {at['transformers']}, Python {at['python']}, {at['system']}."
     )
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def size(summary: Summary, target: str, draft: str) -> str:
@@ -82,10 +86,10 @@ def _sentence(summary: Summary, best: Cell) -> str:
     cells = [cell for cell in summary.cells if (cell.target, cell.draft) == (best.target, best.draft)]
     first, last = min(cells, key=lambda c: c.k), max(cells, key=lambda c: c.k)
     pair = f"{best.target} with {best.draft}"
-    range_ = "" if best.ci_low is None else f", 95 % interval {span(best)}"
+    range_ = " (too few prompts for an interval)" if best.ci_low is None else f", 95 % interval {span(best)}"
     if best.ci_high is not None and best.ci_high < 1:
         text = f"{pair}: do not use this draft here; even at k={best.k} it decodes at {best.speedup:.2f}x{range_}"
-    elif best.ci_low is not None and best.ci_low <= 1:
+    elif (best.speedup if best.ci_low is None else best.ci_low) <= 1:
         text = f"{pair}: no clear gain; k={best.k} decodes at {best.speedup:.2f}x{range_}"
     else:
         text = f"{pair}: k={best.k} is best here, at {best.speedup:.2f}x{range_}"
