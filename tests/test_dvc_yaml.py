@@ -81,6 +81,6 @@ def test_outputs_are_kept_in_git_and_not_in_the_cache(name):
     assert "metrics" not in STAGES[name] and "plots" not in STAGES[name], "these would bring old timings back"
 
 
-@pytest.mark.parametrize("name", ["baseline", "sweep"])
+@pytest.mark.parametrize("name", ["baseline", "sweep", "costs"])
 def test_what_is_measured_depends_on_the_machine(name):
     assert {"results/machine.json": ["fingerprint"]} in STAGES[name]["params"]

@@ -1,0 +1,82 @@
+"""Stage `costs`: what a target's passes cost by their width, a draft's pass, a prefill, and reading the weights."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from src.pipeline.bandwidth import ITEM_BYTES, arithmetic, cache_bytes, read_bandwidth, weight_bytes
+from src.pipeline.console import say, stage
+from src.pipeline.costmodel import Costs, DraftSamples, Samples, figures
+from src.pipeline.files import read_json, write_json
+from src.pipeline.pair import MODELS, encode_all, open_pair
+from src.pipeline.params import Params, ParamsError, load_params
+from src.pipeline.passes import median_prompt, rounds_of, sequence_of, steps
+from src.pipeline.prompts import Prompt, load_prompts
+from src.pipeline.results import MACHINE, Machine, Settings, costs_file
+
+WIDEST = 9  # rows, unless a k of params.yaml needs more
+
+
+def measure(params: Params, prompts: list[Prompt], target: str) -> Samples:
+    """All raw samples of one target, with each draft in turn; raises TinydraftError."""
+    widest = max([WIDEST, *(k + 1 for k in params.ks)])
+    passes: list[list[float]] = [[] for _ in range(widest)]
+    plain_other: list[float] = []
+    prefill: list[float] = []
+    drafts = {}
+    for draft in params.drafts:
+        say(f"costs of {target} with {draft}: passes over 1 to {widest} rows")
+        pair = open_pair(params, target, draft)
+        ids = median_prompt(encode_all(params, prompts, pair[0], pair[2]))
+        sequence, positions = sequence_of(params, pair, ids, widest)
+        block, draft_pass = rounds_of(params, pair, sequence, positions, widest)
+        plain, other, first = steps(params, pair, ids)
+        for rows, seconds in zip(passes, block, strict=True):
+            rows += seconds
+        plain_other += plain
+        prefill += first
+        drafts[draft] = DraftSamples(
+            draft_pass=draft_pass, target_pass=block[0], other=other,
+            weight_bytes=weight_bytes(MODELS / draft, params.dtype), operations=_operations(MODELS / draft, params),
+        )  # fmt: skip
+        del pair
+    return Samples(
+        passes=passes, other=plain_other, prefill=prefill, prompt_tokens=len(ids), positions=positions,
+        bandwidth=read_bandwidth(params.device), arithmetic=arithmetic(params.device, params.dtype),
+        operations=_operations(MODELS / target, params), weight_bytes=weight_bytes(MODELS / target, params.dtype),
+        cache_bytes=cache_bytes(MODELS / target, positions, params.dtype), drafts=drafts,
+    )  # fmt: skip
+
+
+def _operations(directory: Path, params: Params) -> float:
+    """Of a pass over one row: a multiplication and an addition for each weight that it reads."""
+    return 2.0 * weight_bytes(directory, params.dtype) / ITEM_BYTES[params.dtype]
+
+
+def costs(target: Annotated[str, typer.Argument(help="a name of the catalogue `models` in params.yaml")]) -> None:
+    """Measure what TARGET's passes cost over 1 to 9 rows, a pass of each draft, a prefill, and reading the weights.
+
+    Everything is in units of TARGET's one-row pass, the measure of the speedup: k draft tokens pay off if the tokens
+    that they give a pass exceed k c + v(k+1) + o. Raw samples and figures go to results/costs/TARGET.json; the stage
+    `report` predicts each cell from them. Takes under a minute. Example: python -m src.pipeline.costs smollm2-135m
+    """
+    params = load_params()
+    if target not in params.targets:
+        raise ParamsError(f"params.yaml: key 'targets': holds no {target!r}; allowed: {', '.join(params.targets)}")
+    prompts = load_prompts(params.prompts)
+    settings, machine = Settings.of(params, prompts), read_json(MACHINE, Machine).fingerprint
+    samples = measure(params, prompts, target)
+    found = figures(samples)
+    write_json(
+        costs_file(target), Costs(target=target, settings=settings, machine=machine, samples=samples, figures=found)
+    )
+    ratios = ", ".join(f"c={of.c:.2f} with {slug}" for slug, of in found.drafts.items())
+    say(f"{target}: {1000 * found.one_row_seconds:.1f} ms a pass, {found.over_bound:.1f} times what reading weights "
+        f"and cache takes; v({len(found.v)})={found.v[-1]:.2f}, {ratios}")  # fmt: skip
+
+
+app = stage(costs)
+
+if __name__ == "__main__":
+    app()
