@@ -11,7 +11,7 @@ from pathlib import Path
 from src.speculative.errors import ModelError
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-STORED_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+STORED_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "I8": 1, "U8": 1}  # four-bit numbers lie two to a byte
 READ_BYTES = 2**29  # far more than a processor's caches hold
 REPEATS = 5
 
@@ -56,22 +56,27 @@ def _seconds(work, device: str) -> float:
     return now(torch.device(device)) - begun
 
 
-def weight_bytes(directory: Path, dtype: str) -> int:
-    """Bytes of weights that a pass reads: all of them in `dtype`, but of an embedding that is not also the head none.
+def weights_read(directory: Path, dtype: str, head_rows: int | None = None) -> tuple[int, int]:
+    """(bytes, numbers) of the weights that a pass reads: all but an embedding that is not also the head.
 
-    Quantized weights count as they are stored. Raises ModelError when the directory holds no readable weights.
+    Weights count in `dtype`, quantized ones as they are stored. head_rows: how many rows of the head are computed,
+    where not all are. Raises ModelError when the directory holds no readable weights.
     """
     tensors = {name: entry for file in sorted(directory.glob("*.safetensors")) for name, entry in _header(file).items()}
     if not tensors:
         raise ModelError(f"{directory}: holds no .safetensors file; allowed: a model's directory")
-    quantized = "tinydraft_quantization" in json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    if any(name.startswith("lm_head.") for name in tensors):
-        tensors = {name: entry for name, entry in tensors.items() if not name.startswith("model.embed_tokens.")}
-    total = 0
-    for entry in tensors.values():
-        item = STORED_BYTES.get(entry["dtype"], 1) if quantized else ITEM_BYTES[dtype]
-        total += item * math.prod(entry["shape"])
-    return total
+    head = "lm_head." if "lm_head.weight" in tensors else "model.embed_tokens."
+    total = count = 0
+    for name, entry in tensors.items():
+        if name.startswith("model.embed_tokens.") and head != "model.embed_tokens.":
+            continue
+        shape = [head_rows, *entry["shape"][1:]] if head_rows and name.startswith(head) else entry["shape"]
+        size, extra = math.prod(shape), name.endswith((".scale", ".zero"))
+        four_bits = f"{name}.zero" in tensors
+        as_stored = extra or f"{name}.scale" in tensors
+        total += size * (STORED_BYTES[entry["dtype"]] if as_stored else ITEM_BYTES[dtype])
+        count += 0 if extra else size * (2 if four_bits else 1)
+    return total, count
 
 
 def cache_bytes(directory: Path, positions: int, dtype: str) -> int:

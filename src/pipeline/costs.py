@@ -1,11 +1,10 @@
 """Stage `costs`: what a target's passes cost by their width, a draft's pass, a prefill, and reading the weights."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from src.pipeline.bandwidth import ITEM_BYTES, arithmetic, cache_bytes, read_bandwidth, weight_bytes
+from src.pipeline.bandwidth import arithmetic, cache_bytes, read_bandwidth, weights_read
 from src.pipeline.console import say, stage
 from src.pipeline.costmodel import Costs, DraftSamples, Samples, figures
 from src.pipeline.files import read_json, write_json
@@ -36,22 +35,19 @@ def measure(params: Params, prompts: list[Prompt], target: str) -> Samples:
             rows += seconds
         plain_other += plain
         prefill += first
+        head_rows = None if pair[1].token_ids is None else len(pair[1].token_ids)
+        size, numbers = weights_read(MODELS / draft, params.dtype, head_rows)
         drafts[draft] = DraftSamples(
-            draft_pass=draft_pass, target_pass=block[0], other=other,
-            weight_bytes=weight_bytes(MODELS / draft, params.dtype), operations=_operations(MODELS / draft, params),
-        )  # fmt: skip
+            draft_pass=draft_pass, target_pass=block[0], other=other, weight_bytes=size, operations=2.0 * numbers
+        )
         del pair
+    size, numbers = weights_read(MODELS / target, params.dtype)
     return Samples(
         passes=passes, other=plain_other, prefill=prefill, prompt_tokens=len(ids), positions=positions,
         bandwidth=read_bandwidth(params.device), arithmetic=arithmetic(params.device, params.dtype),
-        operations=_operations(MODELS / target, params), weight_bytes=weight_bytes(MODELS / target, params.dtype),
+        operations=2.0 * numbers, weight_bytes=size,
         cache_bytes=cache_bytes(MODELS / target, positions, params.dtype), drafts=drafts,
     )  # fmt: skip
-
-
-def _operations(directory: Path, params: Params) -> float:
-    """Of a pass over one row: a multiplication and an addition for each weight that it reads."""
-    return 2.0 * weight_bytes(directory, params.dtype) / ITEM_BYTES[params.dtype]
 
 
 def costs(target: Annotated[str, typer.Argument(help="a name of the catalogue `models` in params.yaml")]) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from src.pipeline.console import say, stage
+from src.pipeline.costmodel import Costs, Figures
 from src.pipeline.files import ResultError, new_directory, read_json, write_json, write_text
 from src.pipeline.origins import ModelInfo
 from src.pipeline.params import Params, ParamsError, load_params
@@ -24,6 +25,7 @@ from src.pipeline.results import (
     Part,
     Settings,
     cell_files,
+    costs_file,
     model_file,
 )
 from src.pipeline.summary import Cell, Model, Summary, summarize
@@ -50,10 +52,11 @@ def collect(params: Params) -> tuple[Summary, Lossless]:
     settings = Settings.of(params, prompts := load_prompts(params.prompts))
     cells: list[Cell] = []
     verdicts: list[CellVerdicts] = []
+    costs = {target: _read_costs(target, settings) for target in params.targets}
     for target in params.targets:
         for draft in params.drafts:
             for k in params.ks:
-                cell, verdict = _read_cell(target, draft, k, settings)
+                cell, verdict = _read_cell(target, draft, k, settings, costs[target])
                 cells.append(cell)
                 verdicts.append(verdict)
     models = {slug: read_json(model_file(slug, "models"), ModelInfo) for slug in params.targets}
@@ -64,19 +67,27 @@ def collect(params: Params) -> tuple[Summary, Lossless]:
         prompts=len(prompts),
         repeats=params.repeats,
         models={slug: Model(parameters=m.parameters, weight_bytes=m.weight_bytes) for slug, m in models.items()},
+        costs=costs,
         cells=cells,
     )
     return summary, Lossless(cells=verdicts)
 
 
-def _read_cell(target: str, draft: str, k: int, settings: Settings) -> tuple[Cell, CellVerdicts]:
+def _read_costs(target: str, settings: Settings) -> Figures:
+    record = read_json(file := costs_file(target), Costs)
+    if record.settings != settings:
+        raise ResultError(f"{file}: was made with other settings than now; make it anew with `dvc repro`")
+    return record.figures
+
+
+def _read_cell(target: str, draft: str, k: int, settings: Settings, costs: Figures) -> tuple[Cell, CellVerdicts]:
     tokens_file, timing_file, verdict_file = cell_files(target, draft, k)
     tokens, timing = read_json(tokens_file, CellTokens), read_json(timing_file, CellTiming)
     for file, record in ((tokens_file, tokens), (timing_file, timing)):
         if record.settings != settings:
             raise ResultError(f"{file}: was made with other settings than now; make it anew with `dvc repro`")
     verdicts = read_json(verdict_file, CellVerdicts)
-    return summarize(tokens, timing, verdicts), verdicts
+    return summarize(tokens, timing, verdicts, costs), verdicts
 
 
 def write_metrics(cells: list[Cell]) -> None:

@@ -1,10 +1,13 @@
 """From raw samples to the figures of the table: paired speedups with intervals, acceptance, verdicts."""
 
 from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from src.pipeline.costmodel import Figures, predicted
 from src.pipeline.files import Record
 from src.pipeline.results import CellTiming, CellTokens, CellVerdicts, Part, Settings, Timing
 
@@ -16,7 +19,9 @@ class Speed(Part):
     """Plain and speculative decoding of the same prompts; tokens a second, decode only.
 
     speedup: total plain seconds over total speculative seconds. ci_low, ci_high: an approximate 95 % interval,
-    from resampling the prompts; None below 8 of them. acceptance_rate: accepted over proposed.
+    from resampling the prompts; None below 8 of them. excludes_one: whether 1 lies outside of it. acceptance_rate:
+    accepted over proposed. predicted: the speedup that acceptance by position and measured costs say, None without
+    costs; residual: measured over predicted, minus 1.
     """
 
     plain_tokens_per_second: float
@@ -24,7 +29,10 @@ class Speed(Part):
     speedup: float
     ci_low: float | None
     ci_high: float | None
+    excludes_one: bool | None
     acceptance_rate: float | None
+    predicted: float | None
+    residual: float | None
 
 
 class Cell(Speed):
@@ -65,23 +73,31 @@ class Summary(Record):
     prompts: int
     repeats: int
     models: dict[str, Model]
+    costs: dict[str, Figures]
     cells: list[Cell]
 
 
-def speed(timing: list[Timing], counts: list, seed: int) -> Speed:
-    """The figures of some prompts: `timing` and `counts` of the same ones, in the same order."""
+def speed(timing: list[Timing], counts: list, seed: int, predict: Callable[[list[float]], float | None]) -> Speed:
+    """The figures of some prompts: `timing` and `counts` of the same ones, in the same order.
+
+    predict: from cumulative acceptance rates by position to a speedup, or None.
+    """
     plain = np.array([sum(sample.decode for sample in row.plain) for row in timing])
     fast = np.array([sum(sample.decode for sample in row.speculative) for row in timing])
     generated = sum(row.generated * len(row.speculative) for row in timing)
     low, high = interval(plain, fast, seed)
     proposed = sum(row.proposed for row in counts)
+    measured, expected = plain.sum() / fast.sum(), predict(_by_position(counts)) if proposed else None
     return Speed(
         plain_tokens_per_second=generated / plain.sum(),
         tokens_per_second=generated / fast.sum(),
-        speedup=plain.sum() / fast.sum(),
+        speedup=measured,
         ci_low=low,
         ci_high=high,
+        excludes_one=None if low is None else not low <= 1 <= high,
         acceptance_rate=sum(row.accepted for row in counts) / proposed if proposed else None,
+        predicted=expected,
+        residual=None if expected is None else measured / expected - 1,
     )
 
 
@@ -98,9 +114,10 @@ def interval(plain: np.ndarray, fast: np.ndarray, seed: int) -> tuple[float | No
     return float(low), float(high)
 
 
-def summarize(tokens: CellTokens, timing: CellTiming, verdicts: CellVerdicts) -> Cell:
-    """All figures of one cell from its three files."""
+def summarize(tokens: CellTokens, timing: CellTiming, verdicts: CellVerdicts, costs: Figures | None = None) -> Cell:
+    """All figures of one cell from its three files, and from its target's costs what they predict."""
     counts, seed = tokens.prompts, tokens.settings.seed
+    predict = partial(predicted, costs, tokens.draft, tokens.k)
     fast = [sample for row in timing.prompts for sample in row.speculative]
     plain = [sample for row in timing.prompts for sample in row.plain]
     total = sum(sample.decode for sample in fast)
@@ -108,7 +125,7 @@ def summarize(tokens: CellTokens, timing: CellTiming, verdicts: CellVerdicts) ->
         target=tokens.target,
         draft=tokens.draft,
         k=tokens.k,
-        **speed(timing.prompts, counts, seed).model_dump(),
+        **speed(timing.prompts, counts, seed, predict).model_dump(),
         mean_accepted_length=sum(len(row.tokens) for row in counts) / sum(row.target_passes for row in counts),
         draft_share=sum(sample.draft for sample in fast) / total,
         target_share=sum(sample.target for sample in fast) / total,
@@ -119,7 +136,7 @@ def summarize(tokens: CellTokens, timing: CellTiming, verdicts: CellVerdicts) ->
         verdict=worst(verdicts),
         bit_identical=verdicts.bit_identical,
         lossless=in_words(verdicts),
-        categories=_by_category(timing, counts, seed),
+        categories=_by_category(timing, counts, seed, predict),
     )
 
 
@@ -151,10 +168,11 @@ def _by_position(counts: list) -> list[float]:
     return rates
 
 
-def _by_category(timing: CellTiming, counts: list, seed: int) -> dict[str, Speed]:
+def _by_category(timing: CellTiming, counts: list, seed: int, predict: Callable) -> dict[str, Speed]:
     groups = defaultdict(list)
     for row, count in zip(timing.prompts, counts, strict=True):
         groups[row.category].append((row, count))
     return {
-        name: speed([row for row, _ in pairs], [count for _, count in pairs], seed) for name, pairs in groups.items()
+        name: speed([row for row, _ in pairs], [count for _, count in pairs], seed, predict)
+        for name, pairs in groups.items()
     }

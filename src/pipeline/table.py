@@ -1,30 +1,25 @@
 """The summary as Markdown: one line on the machine, the best cells, a sentence on them, the whole sweep."""
 
+from src.pipeline.explain import cells_by_pair, fastest, notes, percent, span
 from src.pipeline.summary import Cell, Summary
+
+SHORT = ("predicted", "α", "τ")
 
 
 def render(summary: Summary) -> str:
     """All of results/table.md."""
-    pairs = list(dict.fromkeys((cell.target, cell.draft) for cell in summary.cells))
-    best = [best_cell(summary, *pair) for pair in pairs]
-    rows = [_best_row(summary, cell) for cell in best]
+    rows = [_best_row(summary, fastest(cells)) for cells in cells_by_pair(summary)]
     parts = [
         machine_line(summary),
         _table(["target", "draft", "baseline", "best speculative", "acceptance"], rows),
-        "\n".join(f"- {_sentence(summary, cell)}" for cell in best),
+        "\n".join(f"- {note}" for note in notes(summary)),
         _table(
-            ["target", "draft", "k", "plain", "speculative", "speedup", "95 % interval", "α", "τ", "lossless"],
+            ["target", "draft", "k", "plain", "speculative", "speedup", "95 % interval", *SHORT, "lossless"],
             [_sweep_row(cell) for cell in summary.cells],
-            right=range(2, 9),
+            right=range(2, 10),
         ),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def best_cell(summary: Summary, target: str, draft: str) -> Cell:
-    """The fastest k of a pair."""
-    cells = [cell for cell in summary.cells if (cell.target, cell.draft) == (target, draft)]
-    return max(cells, key=lambda cell: cell.speedup)
 
 
 def machine_line(summary: Summary) -> str:
@@ -77,40 +72,11 @@ def _sweep_row(cell: Cell) -> list[str]:
         f"{cell.tokens_per_second:.1f}",
         f"{cell.speedup:.2f}x",
         span(cell),
+        "-" if cell.predicted is None else f"{cell.predicted:.2f}x",
         percent(cell.acceptance_rate),
         f"{cell.mean_accepted_length:.2f}",
         cell.lossless,
     ]
-
-
-def _sentence(summary: Summary, best: Cell) -> str:
-    cells = [cell for cell in summary.cells if (cell.target, cell.draft) == (best.target, best.draft)]
-    first, last = min(cells, key=lambda c: c.k), max(cells, key=lambda c: c.k)
-    pair = f"{best.target} with {best.draft}"
-    range_ = " (too few prompts for an interval)" if best.ci_low is None else f", 95 % interval {span(best)}"
-    if best.ci_high is not None and best.ci_high < 1:
-        text = f"{pair}: do not use this draft here; even at k={best.k} it decodes at {best.speedup:.2f}x{range_}"
-    elif (best.speedup if best.ci_low is None else best.ci_low) <= 1:
-        text = f"{pair}: no clear gain; k={best.k} decodes at {best.speedup:.2f}x{range_}"
-    else:
-        text = f"{pair}: k={best.k} is best here, at {best.speedup:.2f}x{range_}"
-    if len(cells) > 1:
-        text += (
-            f"; from k={first.k} to k={last.k} the acceptance rate goes from {percent(first.acceptance_rate)} to "
-            f"{percent(last.acceptance_rate)} and τ from {first.mean_accepted_length:.2f} to "
-            f"{last.mean_accepted_length:.2f}"
-        )
-    return text + "."
-
-
-def percent(rate: float | None) -> str:
-    """A rate as the table shows it."""
-    return "-" if rate is None else f"{100 * rate:.1f}%"
-
-
-def span(cell: Cell) -> str:
-    """A speedup's interval as the table shows it."""
-    return "-" if cell.ci_low is None else f"{cell.ci_low:.2f} to {cell.ci_high:.2f}"
 
 
 def _table(head: list[str], rows: list[list[str]], right: range = range(0)) -> str:

@@ -1,0 +1,145 @@
+"""A repository's worth of made-up results: what the stages would store on a machine whose laws are known."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from src.pipeline import costmodel
+from src.pipeline.files import Record, read_json, write_json
+from src.pipeline.origins import ModelInfo
+from src.pipeline.params import load_params
+from src.pipeline.prompts import load_prompts
+from src.pipeline.results import (
+    MACHINE,
+    CellTiming,
+    CellTokens,
+    CellVerdicts,
+    Counts,
+    Machine,
+    Seconds,
+    Settings,
+    Timing,
+    Verdict,
+    cell_files,
+    costs_file,
+    model_file,
+)
+
+ROOT = Path(__file__).parent.parent
+ONE_ROW, OTHER = 0.028, 0.0005  # seconds of a one-row pass, and of the rest of a step
+DRAFTS = {"good": (0.8, 0.2), "costly": (0.85, 0.7)}  # α and c
+FINGERPRINT = {
+    "id": "0123abcd", "processor": "Made-up 3000", "accelerator": "none", "cores": 2, "memory_gib": 24,
+    "system": "Linux x86_64", "python": "3.11.7", "torch": "2.13.0", "transformers": "5.24.0", "threads": 2,
+}  # fmt: skip
+
+
+def v(rows: int) -> float:
+    """The cost of a pass over that many rows, in one-row passes."""
+    return 1 + 0.06 * (rows - 1)
+
+
+def write_results(folder: Path, *, drafts: dict = DRAFTS, ks=(1, 2, 4, 6), noise=0.01, seed=0) -> None:
+    """params.yaml, prompts and all results of one target, in `folder`, which must be the working directory.
+
+    drafts: name -> (α, c). noise: relative, of every time.
+    """
+    chance = np.random.default_rng(seed)
+    _write_params(folder, list(drafts), list(ks))
+    params = load_params()
+    prompts = load_prompts(params.prompts)
+    settings = Settings.of(params, prompts)
+    write_json(MACHINE, Machine(fingerprint=FINGERPRINT))
+    for slug, role, size in [("target", "models", 1e9), *((slug, "drafts", 1e9 * c) for slug, (_, c) in drafts.items())]:
+        info = ModelInfo(slug=slug, source={}, parameters=int(size), weight_bytes=int(2 * size), files={})
+        write_json(model_file(slug, role), info)
+    write_json(costs_file("target"), made_up_costs(settings, drafts, chance, noise))
+    for (draft, (alpha, c)), k in itertools.product(drafts.items(), ks):
+        _write_cell(settings, prompts, draft, k, alpha, c, chance, noise)
+
+
+def _write_params(folder: Path, drafts: list, ks: list) -> None:
+    yaml = YAML()
+    data = yaml.load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    data |= {"targets": ["target"], "drafts": drafts, "ks": ks, "dtype": "bfloat16"}
+    data["models"] = {slug: {"source": "path", "path": f"/made/up/{slug}"} for slug in ["target", *drafts]}
+    data["distill"]["of"] = "target"
+    (folder / "prompts").mkdir(exist_ok=True)
+    (folder / data["prompts"]).write_bytes((ROOT / data["prompts"]).read_bytes())
+    with (folder / "params.yaml").open("w", encoding="utf-8") as file:
+        yaml.dump(data, file)
+
+
+def made_up_costs(settings: Settings, drafts: dict, chance, noise: float, rounds=15) -> costmodel.Costs:
+    """What the stage `costs` would store."""
+
+    def around(seconds, size=rounds):
+        return (seconds * (1 + noise * chance.standard_normal(size))).tolist()
+
+    samples = costmodel.Samples(
+        passes=[around(ONE_ROW * v(rows), rounds * len(drafts)) for rows in range(1, 10)],
+        other=around(OTHER), prefill=around(0.2), prompt_tokens=60, positions=84, bandwidth=17e9, arithmetic=60e9,
+        operations=0.27e9, weight_bytes=270_000_000, cache_bytes=2_000_000,
+        drafts={
+            slug: costmodel.DraftSamples(
+                draft_pass=around(ONE_ROW * c), target_pass=around(ONE_ROW), other=around(OTHER),
+                weight_bytes=int(270e6 * c), operations=0.27e9 * c,
+            )
+            for slug, (_, c) in drafts.items()
+        },
+    )  # fmt: skip
+    return costmodel.Costs(
+        target="target", settings=settings, machine=FINGERPRINT, samples=samples, figures=costmodel.figures(samples)
+    )
+
+
+def _write_cell(settings: Settings, prompts: list, draft: str, k: int, alpha: float, c: float, chance, noise) -> None:
+    cell = {"target": "target", "draft": draft, "k": k, "settings": settings}
+    counts, timing = [], []
+    for prompt in prompts:
+        row = {"id": prompt.id, "category": prompt.category}
+        counts.append(_counts(row, settings.max_new_tokens, k, alpha, chance))
+        passes = counts[-1].target_passes
+
+        def seconds(steps, drafted, rows):
+            noisy = 1 + noise * chance.standard_normal(4)
+            exact = np.array([0.2, steps * drafted * c * ONE_ROW, steps * v(rows) * ONE_ROW, steps * OTHER])
+            return Seconds(**dict(zip(Seconds.model_fields, (exact * noisy).tolist(), strict=True)))
+
+        generated = len(counts[-1].tokens)
+        plain = [seconds(generated, 0, 1) for _ in range(2)]
+        speculative = [seconds(passes, k, k + 1) for _ in range(2)]
+        timing.append(Timing(**row, generated=generated, plain=plain, speculative=speculative))
+    tokens_file, timing_file, verdict_file = cell_files("target", draft, k)
+    write_json(tokens_file, CellTokens(**cell, prompts=counts))
+    write_json(timing_file, CellTiming(**cell, repeats=2, warmup=1, machine=FINGERPRINT, prompts=timing))
+    same = [Verdict(id=prompt.id, verdict="identical") for prompt in prompts]
+    verdicts = CellVerdicts(
+        target="target", draft=draft, k=k, dtype="bfloat16", near_tie=0.5, sweep=same, float32=same[:2],
+        bit_identical=True, compared_logits=288,
+    )  # fmt: skip
+    write_json(verdict_file, verdicts)
+
+
+def _counts(row: dict, tokens: int, k: int, alpha: float, chance) -> Counts:
+    """Steps with acceptance drawn by a constant α until all tokens are there."""
+    histogram, made, passes = [0] * (k + 1), 0, 0
+    while made < tokens:
+        accepted = int(np.cumprod(chance.random(k) < alpha).sum())
+        room, passes = tokens - made, passes + 1
+        if room > k:
+            histogram[accepted] += 1
+        made += min(accepted + 1, room)
+    windows = sum(histogram)
+    return Counts(
+        **row, tokens=chance.integers(0, 1000, tokens).tolist(), target_passes=passes, draft_passes=passes * k,
+        proposed=windows * k, accepted=sum(i * n for i, n in enumerate(histogram)), histogram=histogram,
+        proposed_by_position=[windows] * k, accepted_by_position=[sum(histogram[i + 1 :]) for i in range(k)],
+    )  # fmt: skip
+
+
+def change(path: Path, kind: type[Record], **values) -> None:
+    """Rewrites a stored record with other values."""
+    write_json(path, read_json(path, kind).model_copy(update=values))
