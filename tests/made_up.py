@@ -52,7 +52,10 @@ def write_results(folder: Path, *, drafts: dict = DRAFTS, ks=(1, 2, 4, 6), noise
     prompts = load_prompts(params.prompts)
     settings = Settings.of(params, prompts)
     write_json(MACHINE, Machine(fingerprint=FINGERPRINT))
-    for slug, role, size in [("target", "models", 1e9), *((slug, "drafts", 1e9 * c) for slug, (_, c) in drafts.items())]:
+    for slug, role, size in [
+        ("target", "models", 1e9),
+        *((slug, "drafts", 1e9 * c) for slug, (_, c) in drafts.items()),
+    ]:
         info = ModelInfo(slug=slug, source={}, parameters=int(size), weight_bytes=int(2 * size), files={})
         write_json(model_file(slug, role), info)
     write_json(costs_file("target"), made_up_costs(settings, drafts, chance, noise))

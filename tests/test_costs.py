@@ -1,0 +1,119 @@
+"""Costs: figures that neither drift nor outliers move, bytes counted against loaded tensors, and a run of the stage."""
+
+import numpy as np
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+from src.pipeline import bandwidth, costmodel, passes
+from src.pipeline.costs import measure
+from src.pipeline.params import check_params
+from src.pipeline.prompts import load_prompts
+from src.speculative.linear import pack
+from src.speculative.quantize import Groups, load_quantized, quantize_checkpoint
+from src.speculative.theory import speedup
+from src.speculative.weights import read_weights
+from tests.checkpoints import save_checkpoint
+from tests.made_up import ROOT, v
+
+
+def samples(rounds=21, drift=0.0, outlier=0.0):
+    """Costs v(m), c = 0.3, o = 0.05 and plain_o = 0.02 on a machine that grows slower, and now and then stalls."""
+    slow = (1 + drift * np.arange(rounds)) * (1 + outlier * (np.arange(rounds) % 7 == 3))
+    return costmodel.Samples(
+        passes=[(0.03 * v(rows) * slow).tolist() for rows in range(1, 10)], other=[0.0006] * 3, prefill=[0.1],
+        prompt_tokens=9, positions=20, bandwidth=1e10, arithmetic=1e11, operations=2e8, weight_bytes=1e8,
+        cache_bytes=0,
+        drafts={
+            "draft": costmodel.DraftSamples(
+                draft_pass=(0.3 * 0.03 * slow).tolist(), target_pass=(0.03 * slow).tolist(), other=[0.0015],
+                weight_bytes=int(2e7), operations=4e7,
+            )
+        },
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("disturbance", [{}, {"drift": 0.05}, {"outlier": 9.0}])
+def test_figures_are_ratios_within_a_round(disturbance):
+    found = costmodel.figures(samples(**disturbance))
+    assert found.v == pytest.approx([v(rows) for rows in range(1, 10)])
+    assert found.drafts["draft"].c == pytest.approx(0.3)
+
+
+def test_the_bound_is_what_reading_takes():
+    found = costmodel.figures(samples())
+    assert found.bound_seconds == pytest.approx(0.01)
+    assert found.over_bound == pytest.approx(3)
+    assert found.drafts["draft"].over_bound == pytest.approx(0.3 * 0.03 / 0.002)
+
+
+def test_the_prediction_is_the_closed_form_of_what_was_measured():
+    found, rates = costmodel.figures(samples()), [0.8, 0.5, 0.3, 0.2]
+    expected = speedup(rates, 4, 0.3, [v(rows) for rows in range(1, 10)], 0.05, 0.02)
+    assert costmodel.predicted(found, "draft", 4, rates) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("draft", "k", "rates"), [("other", 1, [0.5]), ("draft", 2, [0.5]), ("draft", 9, [0.5] * 9)])
+def test_nothing_is_predicted_from_what_was_not_measured(draft, k, rates):
+    assert costmodel.predicted(costmodel.figures(samples()), draft, k, rates) is None
+    assert costmodel.predicted(None, "draft", 1, [0.5]) is None
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("head_rows", [None, 100])
+def test_bytes_of_weights_are_those_of_the_tensors_that_a_pass_reads(tmp_path, tied, head_rows):
+    folder = save_checkpoint(tmp_path, tie_word_embeddings=tied)
+    weights = read_weights(folder)
+    embedding = weights.pop("model.embed_tokens.weight")
+    head = weights.pop("lm_head.weight", embedding)
+    numbers = sum(tensor.numel() for tensor in weights.values()) + head[:head_rows].numel()
+    assert bandwidth.weights_read(folder, "bfloat16", head_rows) == (2 * numbers, numbers)
+    assert bandwidth.weights_read(folder, "float32", head_rows) == (4 * numbers, numbers)
+
+
+def test_quantized_weights_count_as_stored(tmp_path):
+    source = save_checkpoint(tmp_path / "source", tie_word_embeddings=True, vocabulary=256 + 16)
+    quantize_checkpoint(source, tmp_path / "four", 4, 32)
+    size, numbers = bandwidth.weights_read(tmp_path / "four", "float32")
+    assert numbers == bandwidth.weights_read(source, "float32")[1]
+    expected = 0
+    for weight in load_quantized(tmp_path / "four").values():
+        if isinstance(weight, Groups):
+            pack(weight)  # a shape that is really multiplied in this format
+            expected += weight.values.numel() * weight.bits // 8 + 2 * weight.scale.numel()
+            expected += 2 * weight.zero.numel() if weight.zero is not None else 0
+        else:
+            expected += 4 * weight.numel()
+    assert size == expected
+
+
+def test_bytes_of_the_cache_are_those_of_its_keys_and_values(tmp_path):
+    folder = save_checkpoint(tmp_path)
+    layers, heads, width, positions = 2, 2, 8, 30
+    assert bandwidth.cache_bytes(folder, positions, "float16") == 2 * layers * heads * width * positions * 2
+
+
+def test_the_stage_measures_every_width_and_every_draft(tmp_path, monkeypatch):
+    for seed, slug in enumerate(("target", "one", "two")):
+        save_checkpoint(tmp_path / "models" / slug, seed=seed)
+    data = YAML(typ="safe", pure=True).load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    data |= {"targets": ["target"], "drafts": ["one", "two"], "ks": [2, 10], "dtype": "float32", "threads": 1}
+    data |= {"prompts": "prompts/ci.jsonl", "max_new_tokens": 8}
+    data["models"] = {slug: {"source": "path", "path": "-"} for slug in ("target", "one", "two")}
+    data["distill"]["of"] = "target"
+    params, prompts = check_params(data), load_prompts(ROOT / "prompts/ci.jsonl")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bandwidth, "READ_BYTES", 2**22)
+    monkeypatch.setattr(passes, "BUDGET", 0.0)
+    threads = torch.get_num_threads()
+    try:
+        found = measure(params, prompts, "target")
+    finally:
+        torch.set_num_threads(threads)
+    assert len(found.passes) == 11, "a k of 10 needs 11 rows"
+    assert {len(rows) for rows in found.passes} == {2 * passes.FEWEST_ROUNDS}
+    assert set(found.drafts) == {"one", "two"}
+    assert 0 < found.positions <= 256 - 11
+    seconds = [*found.passes, found.other, found.prefill, *(draft.draft_pass for draft in found.drafts.values())]
+    assert all(second > 0 for rows in seconds for second in rows)
+    assert all(value > 0 for value in costmodel.figures(found).v)
