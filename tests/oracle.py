@@ -12,9 +12,9 @@ law is computed from its table in plain Python, by `own_law`, which shares no co
 import math
 from collections import defaultdict
 
-from src.speculative import decoding
 from src.speculative.coins import Coins
-from src.speculative.stats import Stats
+from src.speculative.loop import Plan, Run, decode
+from src.speculative.models import CausalLM
 
 
 class Path:
@@ -61,7 +61,7 @@ class Fork(Coins):
         return super().flip(numerator, denominator)
 
     def pick(self, weights):
-        total, below, cells = math.fsum(weights.tolist()), 0.0, []
+        total, below, cells = math.fsum(weights), 0.0, []
         for weight in weights.tolist():
             if weight > 0:
                 cells.append((below / total, (below + weight) / total))
@@ -70,48 +70,41 @@ class Fork(Coins):
         return super().pick(weights)
 
 
-def law(target, draft, prompt, plan, monkeypatch) -> dict[tuple[int, ...], float]:
-    """Probability of each output of the decoding loop. draft: a model, None, or a function from coins to a drafter."""
+def law(target, draft, prompt, plan: Plan) -> dict[tuple[int, ...], float]:
+    """Probability of each output of the decoding loop. draft: a model, a drafter that draws nothing, or None."""
     known = {}
-    model = draft
-    if draft is not None and not hasattr(draft, "forward"):
-        model = draft(None)
 
     def start(path):
+        for model in (target, draft):
+            if isinstance(model, CausalLM):
+                model.rollback(0)
         coins = Fork(path)
-        monkeypatch.setattr(decoding, "_coins", lambda seed: (coins, coins))
-        for one in (target, draft):
-            if hasattr(one, "forward"):
-                one.rollback(0)
-        drafter = draft if draft is None or hasattr(draft, "forward") else draft(coins)
-        return decoding.decode(target, drafter, prompt, plan, Stats(k=plan.k)), drafter
+        run = Run(target, draft, prompt, plan, (coins, coins))
+        return run, decode(run)
 
     def below(depth, choices):
-        found, path_choices = defaultdict(float), list(choices)
-        while path_choices is not None:
-            path = Path(path_choices)
-            run, drafter = start(path)
-            emitted = [token for _ in range(depth) for token in next(run)]
-            before = path.chance
-            step = next(run, None)
+        """The law of what follows after `depth` steps that took those choices."""
+        found, next_choices = defaultdict(float), list(choices)
+        while next_choices is not None:
+            path = Path(next_choices)
+            run, steps = start(path)
+            emitted = [token for _ in range(depth) for token in next(steps)]
+            before, step = path.chance, next(steps, None)
             if step is None:
                 return {(): 1.0}
-            emitted += step
-            cached = tuple(tuple(m.tokens.tolist()) for m in _models(target, drafter))
-            state = (tuple(emitted), cached, getattr(drafter, "state", None))
+            state = (tuple(emitted + step), run.schedule.limit, *(tuple(m.tokens.tolist()) for m in _models(run)))
             if state not in known:
                 known[state] = below(depth + 1, path.choices)
             for tail, chance in known[state].items():
                 found[(*step, *tail)] += path.chance / before * chance
-            path_choices = path.following(len(choices))
+            next_choices = path.following(len(choices))
         return dict(found)
 
-    del model
     return below(0, [])
 
 
-def _models(target, drafter):
-    return [m for m in (target, drafter, getattr(drafter, "model", None)) if hasattr(m, "tokens")]
+def _models(run):
+    return [model for model in (run.target, getattr(run.drafter, "model", None)) if model is not None]
 
 
 def own_law(target, prompt, plan) -> dict[tuple[int, ...], float]:
@@ -119,7 +112,8 @@ def own_law(target, prompt, plan) -> dict[tuple[int, ...], float]:
     laws = defaultdict(float)
 
     def extend(generated, chance):
-        ended = generated and generated[-1] in plan.eos_ids
+        text = "".join(plan.tok.pieces[i] for i in generated) if plan.stop else ""
+        ended = generated and (generated[-1] in plan.eos_ids or any(string in text for string in plan.stop))
         full = len(prompt) + len(generated) > target.context
         if ended or full or len(generated) == plan.max_new_tokens:
             laws[generated] += chance

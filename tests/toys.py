@@ -5,7 +5,6 @@ token anywhere, or one token too many or too few, gives other logits. They are f
 """
 
 import numpy as np
-import pytest
 import torch
 
 from src.speculative.models import CausalLM
@@ -84,17 +83,11 @@ class Letters:
     def __len__(self):
         return len(self.pieces)
 
+    def get_vocab(self):
+        return {f"{i} {piece}": i for i, piece in enumerate(self.pieces)}
+
     def encode(self, text, add_special_tokens=True):
         return [self.pieces.index(letter) for letter in text]
 
     def decode(self, ids, skip_special_tokens=False):
         return "".join(self.pieces[int(i)] for i in ids)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Starting threads for rows of three numbers takes a hundred times as long as adding them up."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

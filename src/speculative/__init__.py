@@ -13,20 +13,36 @@ from .errors import DownloadError, ModelError, PromptError, SettingsError, Tinyd
 if TYPE_CHECKING:
     from .decoding import generate
     from .loading import load_models
+    from .prompt_lookup import PromptLookup
+    from .sampling import Sampling
     from .stats import Stats
+    from .streaming import stream
+    from .vocabulary import reconcile
 
 __all__ = [
     "DownloadError",
     "ModelError",
     "PromptError",
+    "PromptLookup",
+    "Sampling",
     "SettingsError",
     "Stats",
     "TinydraftError",
     "generate",
     "load_models",
+    "reconcile",
+    "stream",
 ]
 
-_HOMES = {"generate": "decoding", "load_models": "loading", "Stats": "stats"}
+_HOMES = {
+    "PromptLookup": "prompt_lookup",
+    "Sampling": "sampling",
+    "Stats": "stats",
+    "generate": "decoding",
+    "load_models": "loading",
+    "reconcile": "vocabulary",
+    "stream": "streaming",
+}
 
 
 def __getattr__(name: str):

@@ -3,18 +3,20 @@
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 
+from .coins import Coins
 from .errors import ModelError
 from .models import CausalLM
-from .sampling import Coins, Sampling, adjust, peak, warp
+from .sampling import Sampling, adjust, peak, warp
 
 
 class Proposal(NamedTuple):
-    """tokens: int64 (m,). q: float32 (m, vocabulary), what each was drawn from; None if each was certain."""
+    """tokens: int64 (m,). q: m rows (vocabulary,), what each was drawn from; None if each was certain."""
 
     tokens: torch.Tensor
-    q: torch.Tensor | None
+    q: list[np.ndarray] | None
 
 
 class Drafter(Protocol):
@@ -43,18 +45,27 @@ class ModelDrafter:
     """Proposes what a draft model says, drawn as the target's tokens are: greedily, or from its warped logits.
 
     Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; the draft is warped like the target since acceptance is
-    best where both distributions were shaped alike. go_on(i, confidence) may end a window after its token i, which
-    was drawn with probability `confidence`; that token stays proposed, for dropping it would bias the output.
+    best where both distributions were shaped alike. go_on(confidence) may end a window after a token that was drawn
+    with that probability; the token stays proposed, for dropping it would bias the output.
     """
 
     def __init__(self, model: CausalLM, settings: Sampling, coins: Coins, go_on: Callable | None = None):
         self.model, self.settings, self.coins, self.go_on = model, settings, coins, go_on
         self.passes = self.failures = 0
-        self.vocabulary, self.prompt = model.vocab_size, 0
+        self.vocabulary = self.columns = model.vocab_size
+        self.prompt = 0
 
     def begin(self, prompt: torch.Tensor, vocabulary: int) -> None:
+        """Raises ModelError if a trimmed head names tokens that the target lacks."""
         self.vocabulary, self.prompt = vocabulary, len(prompt)
-        self.model.reuse(prompt)
+        self.columns = min(vocabulary, self.model.real_ids or vocabulary)
+        if self.model.token_ids is not None and int(self.model.token_ids.max()) >= vocabulary:
+            raise ModelError(
+                f"the draft's head names token {int(self.model.token_ids.max())}, and the target has ids "
+                f"0..{vocabulary - 1}; allowed is a draft with the target's tokens"
+            )
+        # Greedily drafted tokens need no law, so that it does not matter how the draft rounded.
+        self.model.reuse(prompt, loosely=self.settings.greedy)
         unseen = prompt[self.model.length : -1]
         if len(unseen) and len(prompt) - 1 <= self.model.context:
             self.model.forward(unseen, keep=0)
@@ -68,14 +79,14 @@ class ModelDrafter:
 
     def _greedy(self, sequence: torch.Tensor, limit: int) -> Proposal:
         tokens, peaks, unseen = [], [], sequence[self.model.length :]
-        for i in range(limit):
+        for _ in range(limit):
             logits = self._adjusted(self._next(unseen), sequence, tokens)
             value, token = peak(logits)
             if self._narrow():
                 token = self.model.token_ids[token]
             tokens.append(unseen := token)
             peaks.append(value)
-            if self.go_on and not self.go_on(i, float(torch.softmax(logits.float(), -1).max())):
+            if self.go_on and not self.go_on(float(torch.softmax(logits.float(), -1).max())):
                 break
         # One look for the whole window, so that an accelerator is not made to wait for each token.
         bad = (~torch.cat(peaks).isfinite()).nonzero()
@@ -87,7 +98,7 @@ class ModelDrafter:
 
     def _sampled(self, sequence: torch.Tensor, limit: int) -> Proposal:
         tokens, rows, unseen = [], [], sequence[self.model.length :]
-        for i in range(limit):
+        for _ in range(limit):
             try:
                 q = self._distribution(self._next(unseen), sequence, tokens)
             except ModelError:
@@ -96,17 +107,15 @@ class ModelDrafter:
             token = self.coins.pick(q)
             tokens.append(unseen := sequence.new_tensor([token]))
             rows.append(q)
-            if self.go_on and not self.go_on(i, float(q[token])):
+            if self.go_on and not self.go_on(q.item(token)):
                 break
-        if not tokens:
-            return Proposal(sequence[:0], None)
-        return Proposal(torch.cat(tokens), torch.stack(rows))
+        return Proposal(torch.cat(tokens) if tokens else sequence[:0], rows)
 
     def _next(self, unseen: torch.Tensor) -> torch.Tensor:
         """Logits (1, n) of the next token, of the ids that may be proposed."""
         self.passes += 1
         logits = self.model.forward(unseen, keep=1)
-        return logits if self.model.token_ids is not None else logits[:, : self.vocabulary]
+        return logits if self.model.token_ids is not None else logits[:, : self.columns]
 
     def _narrow(self) -> bool:
         """Whether columns are those of a trimmed head still, and not token ids."""
@@ -118,12 +127,14 @@ class ModelDrafter:
         seen = torch.cat((sequence, *tokens))
         return adjust(self._spread(logits, -torch.inf), self.settings, seen, sequence[:0], self.prompt)
 
-    def _distribution(self, logits: torch.Tensor, sequence: torch.Tensor, tokens: list) -> torch.Tensor:
+    def _distribution(self, logits: torch.Tensor, sequence: torch.Tensor, tokens: list) -> np.ndarray:
         """q (vocabulary,), zero where the draft has no column."""
         if self.settings.plain_logits:
-            return self._spread(warp(logits, self.settings, sequence, sequence[:0]), 0.0)[0]
-        logits = self._spread(logits, -torch.inf)
-        return warp(logits, self.settings, torch.cat((sequence, *tokens)), sequence[:0], self.prompt)[0]
+            q = self._spread(warp(logits, self.settings, sequence, sequence[:0]), 0.0)
+        else:
+            seen = torch.cat((sequence, *tokens))
+            q = warp(self._spread(logits, -torch.inf), self.settings, seen, sequence[:0], self.prompt)
+        return q[0].numpy(force=True)
 
     def _spread(self, rows: torch.Tensor, fill: float) -> torch.Tensor:
         """Columns of the draft (1, n) put where their token ids are, (1, vocabulary)."""

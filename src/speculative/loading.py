@@ -14,7 +14,7 @@ from .linear import best_format
 from .llama import Llama, unsupported
 from .models import CausalLM, FastModel, TransformersModel
 from .quantize import CONFIG_KEY, load_quantized, quantize_weights
-from .vocabulary import reconcile
+from .vocabulary import count_ids, reconcile
 from .weights import read_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -46,6 +46,7 @@ def load_models(
     target_dir = locate(target)
     tok = load_tokenizer(target_dir)
     big = load_model(target_dir, device=device, dtype=dtype)
+    big.real_ids = count_ids(tok)
     if exact is not False and not make_exact(big) and exact:
         raise ModelError(
             f"exact: {target} has no width-invariant pass on {device} in {_name(big.dtype)}; allowed is false or none"
@@ -53,8 +54,9 @@ def load_models(
     if draft is None:
         return big, None, tok
     draft_dir = locate(draft)
-    reconcile(tok, load_tokenizer(draft_dir))
+    vocabulary = reconcile(tok, load_tokenizer(draft_dir))
     small = load_model(draft_dir, device=device, dtype=dtype, vocab=draft_vocab, bits=draft_quantization)
+    small.real_ids = vocabulary.draft_size
     return big, small, tok
 
 

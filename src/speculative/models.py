@@ -20,12 +20,14 @@ class CausalLM:
     """What decoding needs of a model. A subclass gives `_run`; toy models do no more than that.
 
     vocab_size: columns of the logits. context: the most positions it can hold. token_ids: None, or an int64 tensor
-    (vocab_size,) that names the token of each column (a trimmed draft head). eos_ids: the tokens that end an answer.
+    (vocab_size,) that names the token of each column (a trimmed draft head). real_ids: None, or how many ids name a
+    token, where the head is padded with columns beyond them. eos_ids: the tokens that end an answer.
     exact: width invariance holds, that is, logits do not depend on how many tokens a pass had, bit by bit. chunk: the
     most tokens that one pass may have.
     """
 
     token_ids: torch.Tensor | None = None
+    real_ids: int | None = None
     eos_ids: tuple[int, ...] = ()
     exact = False
     chunk = 512
@@ -41,23 +43,26 @@ class CausalLM:
         """The tokens that were processed and not rolled back, int64 (length,)."""
         return self._tokens[: self.length]
 
+    @torch.inference_mode()
     def forward(self, ids: torch.Tensor, keep: int | None = None) -> torch.Tensor:
         """Appends ids (n,) int64 to the cache; logits (keep, vocab_size) of the last `keep` of them, all if None.
 
         A pass of more than `chunk` tokens is run in pieces. Raises PromptError if ids are not a 1-D int64 tensor with
         at least one entry, ModelError if they do not fit into the context.
         """
-        if not isinstance(ids, torch.Tensor) or ids.dtype != torch.int64 or ids.dim() != 1 or len(ids) == 0:
+        if not isinstance(ids, torch.Tensor) or ids.dtype != torch.int64 or ids.dim() != 1 or ids.numel() == 0:
             raise PromptError(f"a pass takes a 1-D int64 tensor with at least one token id, not {_shape(ids)}")
-        if self.length + len(ids) > self.context:
+        n = ids.numel()
+        if self.length + n > self.context:
             raise ModelError(
-                f"{self.length} + {len(ids)} tokens do not fit into the model's context of {self.context} positions"
+                f"{self.length} + {n} tokens do not fit into the model's context of {self.context} positions"
             )
-        keep = len(ids) if keep is None else min(keep, len(ids))
+        keep = n if keep is None else min(keep, n)
         pieces = []
-        for start in range(0, len(ids), self.chunk):
+        for start in range(0, n, self.chunk):
             piece = ids[start : start + self.chunk]
-            wanted = max(0, min(len(piece), start + len(piece) - (len(ids) - keep)))
+            size = piece.numel()
+            wanted = max(0, min(size, start + size - (n - keep)))
             logits = self._run(piece, self.length, wanted)
             self._remember(piece)
             if wanted:
@@ -67,8 +72,8 @@ class CausalLM:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _remember(self, ids: torch.Tensor) -> None:
-        end = self.length + len(ids)
-        if end > len(self._tokens):
+        end = self.length + ids.numel()
+        if end > self._tokens.numel():
             grown = self._tokens.new_empty(max(512, 2 * end))
             grown[: self.length] = self.tokens
             self._tokens = grown
@@ -81,13 +86,14 @@ class CausalLM:
             raise ModelError(f"cannot roll back to {length}: the model has processed {self.length} tokens")
         self.length = length
 
-    def reuse(self, ids: torch.Tensor) -> int:
+    def reuse(self, ids: torch.Tensor, *, loosely: bool = False) -> int:
         """Rolls back to the longest prefix that the cache shares with ids, and returns its length.
 
         At most len(ids) - 1, so that a pass over what is left has a last token to give logits for. A model that is
-        not width invariant would round a prefix that decoding cached unlike one that prefill caches; it starts anew.
+        not width invariant would round a prefix that decoding cached unlike one that prefill caches; it starts anew,
+        but for where the caller says that rounding does not matter (loosely).
         """
-        if not self.exact:
+        if not (self.exact or loosely):
             self.rollback(0)
             return 0
         common = min(self.length, len(ids) - 1)

@@ -20,11 +20,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .coins import Coins
 from .errors import ModelError, SettingsError
-from .verification import RULES, verify, verify_greedy
-
-__all__ = ["RULES", "Coins", "Sampling", "adjust", "argmax", "peak", "verify", "verify_greedy", "warp"]
 
 
 @dataclass(frozen=True)
@@ -201,12 +197,12 @@ def _drop_below(rows: torch.Tensor, floor: torch.Tensor, value: float) -> None:
 
 
 def _demand_numbers(row_values: torch.Tensor) -> None:
-    if not bool(row_values.isfinite().all()):
-        row = int((~row_values.isfinite()).nonzero()[0])
-        raise ModelError(
-            f"no token can be chosen from row {row} of the model's logits: they hold NaN or infinity, "
-            "or every token is forbidden"
-        )
+    for row, value in enumerate(row_values.tolist()):
+        if not math.isfinite(value):
+            raise ModelError(
+                f"no token can be chosen from row {row} of the model's logits: they hold NaN or infinity, "
+                "or every token is forbidden"
+            )
 
 
 def _is_id(token) -> bool:

@@ -20,7 +20,9 @@ match   Sample from p_1; as long as the sample is what the draft proposed, go on
 With one-hot p, as in greedy decoding, all three accept x_i as long as it is the argmax.
 """
 
-import torch
+from collections.abc import Sequence
+
+import numpy as np
 
 from .coins import Coins
 from .errors import SettingsError
@@ -29,53 +31,45 @@ RULES = ("token", "block", "match")
 
 
 def verify(
-    rule: str, p: torch.Tensor, q: torch.Tensor | None, proposals: torch.Tensor, coins: Coins
+    rule: str, p: np.ndarray, q: Sequence[np.ndarray] | None, proposals: list[int], coins: Coins
 ) -> tuple[int, int]:
     """The number of accepted proposals and the token after them, by the given rule.
 
-    p: (k + 1, V), float; q: (k, V') float, or None if each proposal is certain (greedy draft, prompt lookup);
-    proposals: int64 (k,), all below V. V' may differ from V: an id that one of them lacks has probability 0
-    there. A proposal whose own q is not above 0 (NaN) ends the window before it: it was not drawn from q, so
-    nothing is known of its law, and going on from p alone is exact. Raises SettingsError if there is no such
-    rule.
+    p: (k + 1, V), float; q: k rows (V',), or None if each proposal is certain (greedy draft, prompt lookup);
+    proposals: k ids below V. V' may differ from V: an id that one of them lacks has probability 0 there. A proposal
+    whose own q is not above 0 (NaN) ends the window before it: it was not drawn from q, so nothing is known of its
+    law, and going on from p alone is exact. Raises SettingsError if there is no such rule.
     """
     if rule not in RULES:
         raise SettingsError(f"verification must be one of {', '.join(RULES)}, not {rule!r}")
-    tokens = proposals.tolist()
     if rule == "match":
-        return _verify_match(p, tokens, coins)
-    k = len(tokens)
-    drawn = [1.0] * k if q is None else q.gather(1, proposals[:, None])[:, 0].tolist()
-    wanted = p[:k].gather(1, proposals[:, None])[:, 0].tolist()
+        return _verify_match(p, proposals, coins)
+    k = len(proposals)
+    drawn = [1.0] * k if q is None else [q[i].item(token) for i, token in enumerate(proposals)]
+    wanted = [p.item(i, token) for i, token in enumerate(proposals)]
     k = next((i for i, value in enumerate(drawn) if not value > 0), k)
-    draft = tokens if q is None else q
+    draft = proposals if q is None else q
     return (_verify_token if rule == "token" else _verify_block)(p, draft, wanted[:k], drawn[:k], coins)
 
 
-def verify_greedy(best: torch.Tensor, proposals: torch.Tensor) -> tuple[int, int]:
-    """What `verify` gives for one-hot p, without making it: best int64 (k + 1,) the argmax of each row."""
-    wanted = best.tolist()
-    accepted = 0
-    for token in proposals.tolist():
-        if token != wanted[accepted]:
-            break
-        accepted += 1
-    return accepted, wanted[accepted]
+def verify_greedy(best: list[int], proposals: list[int]) -> tuple[int, int]:
+    """What `verify` gives for one-hot p, without making it: best holds the argmax of each of the k + 1 rows."""
+    accepted = next((i for i, token in enumerate(proposals) if token != best[i]), len(proposals))
+    return accepted, best[accepted]
 
 
-def residual(p: torch.Tensor, q: torch.Tensor | int, scale: float = 1.0) -> torch.Tensor:
-    """max(scale * p - q, 0) in a new tensor (V,), not normalized; q is (V',), or the id of a point mass.
+def residual(p: np.ndarray, q: np.ndarray | int, scale: float = 1.0) -> np.ndarray:
+    """max(scale * p - q, 0) in a new array (V,), not normalized; q is (V',), or the id of a point mass.
 
-    Where that is zero everywhere, or NaN, it is p. Zero everywhere means p = q but for rounding (both sum to
-    1), so that a rejection has no more than the probability of a rounding error, and the token after it may
-    come from p. NaN means that q was no distribution; its proposal cannot have been accepted, so that p alone
-    is right.
+    Where that is zero everywhere, or NaN, it is p. Zero everywhere means p = q but for rounding (both sum to 1), so
+    that a rejection has no more than the probability of a rounding error, and the token after it may come from p. NaN
+    means that q was no distribution; its proposal cannot have been accepted, so that p alone is right.
     """
     weights, mass = _excess(p, q, scale)
     return weights if mass > 0 else p
 
 
-def _excess(p: torch.Tensor, q: torch.Tensor | int, scale: float = 1.0) -> tuple[torch.Tensor, float]:
+def _excess(p: np.ndarray, q: np.ndarray | int, scale: float = 1.0) -> tuple[np.ndarray, float]:
     """max(scale * p - q, 0) and its mass."""
     weights = p * scale
     if isinstance(q, int):
@@ -83,8 +77,8 @@ def _excess(p: torch.Tensor, q: torch.Tensor | int, scale: float = 1.0) -> tuple
     else:
         common = min(len(p), len(q))
         weights[:common] -= q[:common]
-    weights.clamp_(min=0.0)
-    return weights, weights.sum(dtype=torch.float64).item()
+    np.maximum(weights, 0.0, out=weights)
+    return weights, weights.sum(dtype=np.float64).item()
 
 
 def _verify_token(p, draft, wanted, drawn, coins) -> tuple[int, int]:
@@ -99,8 +93,7 @@ def _verify_block(p, draft, wanted, drawn, coins) -> tuple[int, int]:
     for p_x, q_x in zip(wanted, drawn, strict=True):
         ratios.append(min(1.0, ratios[-1] * p_x / q_x))
     k = len(wanted)
-    # The draws are independent, so looking from the right finds the largest success without making the
-    # others.
+    # The draws are independent, so looking from the right finds the largest success without making the others.
     if coins.flip(ratios[k], 1.0):
         return k, coins.pick(p[k])
     for i in range(k - 1, 0, -1):

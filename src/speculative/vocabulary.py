@@ -1,12 +1,13 @@
 """Whether two models speak of the same tokens: their tokenizers compared id by id.
 
-Only ids cross from draft to target, and only the target's tokenizer ever reads or writes text, so that merges
-and normalization may differ. What must agree is the token that an id stands for. Heads are often padded
-beyond the last real id, each by its own amount: Qwen2.5-0.5B has 151936 rows, 7B has 152064, and real ids end
-at 151664 in both. Those rows name no token. Plain and speculative decoding alike leave them out.
+Only ids cross from draft to target, and only the target's tokenizer ever reads or writes text, so that merges and
+normalization may differ. What must agree is the token that an id stands for. Heads are often padded beyond the last
+real id, each by its own amount: Qwen2.5-0.5B has 151936 rows, 7B has 152064, and real ids end at 151664 in both. Those
+rows name no token. Plain and speculative decoding alike leave them out.
 """
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from .errors import ModelError
 
@@ -15,14 +16,14 @@ from .errors import ModelError
 class Vocabulary:
     """What `reconcile` found.
 
-    size: the target's real ids are those below it, and its logits are cut there. target_padding,
-    draft_padding: rows of each head beyond the last real id of its own tokenizer (0 where the number of rows
-    was not given). only_target, only_draft: ids that just one of the two has a token for, added tokens
-    mostly. The draft never gets to propose the ones that the target lacks; those that the draft lacks come
-    from the target.
+    size, draft_size: the real ids of each are those below it, and its logits are cut there. target_padding,
+    draft_padding: rows of each head beyond the last real id of its own tokenizer (0 where the number of rows was not
+    given). only_target, only_draft: ids that just one of the two has a token for, added tokens mostly. The draft never
+    gets to propose the ones that the target lacks; those that the draft lacks come from the target.
     """
 
     size: int
+    draft_size: int
     target_padding: int
     draft_padding: int
     only_target: tuple[int, ...]
@@ -57,14 +58,26 @@ def reconcile(tok_target, tok_draft, target_rows: int | None = None, draft_rows:
                 )
     if not target.keys() & draft.keys():
         raise ModelError("target and draft have different tokenizers: they share no id at all")
-    size = max(target) + 1
+    size, draft_size = max(target) + 1, max(draft) + 1
     return Vocabulary(
         size=min(size, target_rows or size),
+        draft_size=min(draft_size, draft_rows or draft_size),
         target_padding=max(0, (target_rows or 0) - size),
-        draft_padding=max(0, (draft_rows or 0) - max(draft) - 1),
+        draft_padding=max(0, (draft_rows or 0) - draft_size),
         only_target=tuple(sorted(target.keys() - draft.keys())),
         only_draft=tuple(sorted(draft.keys() - target.keys())),
     )
+
+
+def count_ids(tok) -> int:
+    """One more than the largest id that the tokenizer has a token for; padded rows of a head lie from there on."""
+    return _count_ids(tok, len(tok))
+
+
+# Listing a vocabulary takes longer than decoding a token. A tokenizer that was given more tokens has another length.
+@lru_cache(maxsize=8)
+def _count_ids(tok, length: int) -> int:
+    return max(tok.get_vocab().values()) + 1
 
 
 def _tokens(tok) -> dict[int, str]:
