@@ -70,7 +70,7 @@ def _recipe(entry, base: ModelInfo | None) -> dict:
     code["quantize"] = "src/speculative/quantize.py"
     recipe = {"entry": entry.model_dump(exclude={"draft_quantization", "draft_vocab"})}
     if entry.source in code:
-        recipe["code"] = sha256(Path(code[entry.source]))
+        recipe["code"] = sha256(Path(__file__).parents[2] / code[entry.source])
     if base:
         recipe["of"] = base.files
     if entry.source == "distill":

@@ -5,6 +5,7 @@ It runs every time, within a second, and writes the same bytes as long as nothin
 
 import os
 import platform
+import re
 import secrets
 import subprocess
 from importlib.metadata import version
@@ -42,8 +43,8 @@ def fingerprint(params: Params) -> dict[str, str | int]:
 
 
 def _identity() -> str:
-    known = IDENTITY.read_text().strip() if IDENTITY.exists() else ""
-    if len(known) != 8 or not known.isalnum():
+    known = IDENTITY.read_text(encoding="utf-8", errors="replace").strip() if IDENTITY.exists() else ""
+    if not re.fullmatch(r"[0-9a-f]{8}", known):
         known = secrets.token_hex(4)
         write_text(IDENTITY, known + "\n")
     return known

@@ -2,6 +2,7 @@
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -74,7 +75,7 @@ def convert(gguf: Path, out: Path) -> None:
     try:
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    except (ValueError, KeyError, NotImplementedError) as error:
+    except (ValueError, KeyError, NotImplementedError, struct.error) as error:
         raise ModelError(f"{gguf.name}: transformers cannot read it ({error}); allowed: a GGUF it supports") from None
     # The weights are plain numbers by now, but the model still calls itself quantized and would not be saved.
     if hasattr(model.config, "quantization_config"):
