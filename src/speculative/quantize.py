@@ -21,6 +21,7 @@ REFITS = 3
 ROWS_AT_ONCE = 4096  # bounds the memory of the search
 EIGHT_BITS = ("lm_head.weight", "model.embed_tokens.weight")
 GROUP_SIZES = (32, 64, 128, 256)  # that the kernel for four bits takes
+VECTOR = 32  # the kernel for eight bits reads whole vectors, and beyond the row's end if they do not fit
 
 
 @dataclass
@@ -53,8 +54,11 @@ class Groups:
 def refuse_shape(weight: Groups) -> None:
     """Raises ModelError if no kernel multiplies a weight of this shape and group size."""
     (rows, columns), groups = weight.values.shape, weight.scale.shape[1]
-    if weight.bits == 8 and groups != 1:
-        raise ModelError("8-bit weights are multiplied with one scale a row; allowed: no group_size with 8 bits")
+    if weight.bits == 8 and (groups != 1 or columns % VECTOR):
+        raise ModelError(
+            f"a weight of {rows} x {columns} with {groups} scales a row cannot be multiplied in 8 bits; allowed: "
+            f"columns that {VECTOR} divides, and one scale a row (no group_size)"
+        )
     if weight.bits == 4 and (rows % 16 or columns // groups not in GROUP_SIZES):
         raise ModelError(
             f"a weight of {rows} x {columns} in groups of {columns // groups} cannot be multiplied in 4 bits; "
@@ -124,11 +128,19 @@ def _line(values: torch.Tensor, groups: torch.Tensor, scale: torch.Tensor) -> tu
 
 
 def quantize_weights(weights: dict[str, torch.Tensor], bits: int, group_size: int | None = 32) -> dict:
-    """Transformers' weights with every matrix as `Groups`; norms and biases stay. Raises ModelError like `quantize`."""
+    """Transformers' weights with every matrix as `Groups`; norms and biases stay as they are.
+
+    Raises ModelError, with the weight's name, where `quantize` does and for sizes that no kernel multiplies.
+    """
     found = {}
     for name, weight in weights.items():
-        eight = bits == 8 or name in EIGHT_BITS
-        found[name] = quantize(weight, 8 if eight else bits, group_size) if weight.dim() == 2 else weight
+        try:
+            eight = bits == 8 or name in EIGHT_BITS
+            found[name] = quantize(weight, 8 if eight else bits, group_size) if weight.dim() == 2 else weight
+            if weight.dim() == 2:
+                refuse_shape(found[name])
+        except ModelError as error:
+            raise ModelError(f"{name}: {error}") from None
     return found
 
 
@@ -141,13 +153,10 @@ def quantize_checkpoint(source: str | Path, target: str | Path, bits: int, group
     from safetensors.torch import save_file
 
     source, target = Path(source), Path(target)
-    weights = quantize_weights(read_weights(source), bits, group_size)
-    for name, weight in weights.items():
-        if isinstance(weight, Groups):
-            try:
-                refuse_shape(weight)
-            except ModelError as error:
-                raise ModelError(f"{source}: {name}: {error}") from None
+    try:
+        weights = quantize_weights(read_weights(source), bits, group_size)
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from None
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     config[CONFIG_KEY] = {"bits": bits, "group_size": group_size}
     target.mkdir(parents=True, exist_ok=True)
