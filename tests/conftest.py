@@ -5,17 +5,27 @@ import torch
 
 
 @pytest.fixture(scope="session")
-def real_pair():
-    """(target, draft, tok) of the default pair in float32 on the CPU; fetched first where they are not there yet."""
+def real():
+    """A function from a name of the catalogue to its directory; what is missing or broken is fetched first."""
     from src.pipeline.fetch import MODELS, obtain
+    from src.pipeline.params import load_params
+
+    def directory(slug: str):
+        if not (MODELS / slug / "config.json").is_file():
+            obtain(load_params(), slug)
+        return MODELS / slug
+
+    return directory
+
+
+@pytest.fixture(scope="session")
+def real_pair(real):
+    """(target, draft, tok) of the default pair in float32 on the CPU; fetched first where they are not there yet."""
     from src.pipeline.params import load_params
     from src.speculative import load_models
 
     params = load_params()
-    for slug in (params.targets[0], params.drafts[0]):
-        if not (MODELS / slug / "config.json").is_file():
-            obtain(params, slug)
-    return load_models(MODELS / params.targets[0], MODELS / params.drafts[0], dtype="float32")
+    return load_models(real(params.targets[0]), real(params.drafts[0]), dtype="float32")
 
 
 @pytest.fixture(scope="module")
