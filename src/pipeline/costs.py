@@ -14,22 +14,21 @@ from src.pipeline.passes import median_prompt, rounds_of, sequence_of, steps
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import MACHINE, Machine, Settings, costs_file
 
-WIDEST = 9  # rows, unless a k of params.yaml needs more
+WIDEST = 9  # rows; cells with a larger k get no prediction, for adding a k must not measure all of this anew
 
 
 def measure(params: Params, prompts: list[Prompt], target: str) -> Samples:
     """All raw samples of one target, with each draft in turn; raises TinydraftError."""
-    widest = max([WIDEST, *(k + 1 for k in params.ks)])
-    passes: list[list[float]] = [[] for _ in range(widest)]
+    passes: list[list[float]] = [[] for _ in range(WIDEST)]
     plain_other: list[float] = []
     prefill: list[float] = []
     drafts = {}
     for draft in params.drafts:
-        say(f"costs of {target} with {draft}: passes over 1 to {widest} rows")
+        say(f"costs of {target} with {draft}: passes over 1 to {WIDEST} rows")
         pair = open_pair(params, target, draft)
         ids = median_prompt(encode_all(params, prompts, pair[0], pair[2]))
-        sequence, positions = sequence_of(params, pair, ids, widest)
-        block, draft_pass = rounds_of(params, pair, sequence, positions, widest)
+        sequence, positions = sequence_of(params, pair, ids, WIDEST)
+        block, draft_pass = rounds_of(params, pair, sequence, positions, WIDEST)
         plain, other, first = steps(params, pair, ids)
         for rows, seconds in zip(passes, block, strict=True):
             rows += seconds

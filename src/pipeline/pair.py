@@ -40,7 +40,13 @@ def _vocabulary(params: Params, draft: str | None):
         return None
     import torch
 
-    return torch.tensor(json.loads((MODELS / draft / VOCABULARY).read_text(encoding="utf-8")))
+    from src.speculative.errors import ModelError
+
+    file = MODELS / draft / VOCABULARY
+    try:
+        return torch.tensor(json.loads(file.read_text(encoding="utf-8")), dtype=torch.int64)
+    except (OSError, ValueError):
+        raise ModelError(f"{file}: cannot be read; make it anew with `dvc repro fetch`") from None
 
 
 def encode_all(params: Params, prompts: list[Prompt], target, tok) -> list:
