@@ -87,7 +87,7 @@ def speed(timing: list[Timing], counts: list, seed: int, predict: Callable[[list
     generated = sum(row.generated * len(row.speculative) for row in timing)
     low, high = interval(plain, fast, seed)
     proposed = sum(row.proposed for row in counts)
-    measured, expected = plain.sum() / fast.sum(), predict(_by_position(counts)) if proposed else None
+    measured, expected = plain.sum() / fast.sum(), predict(by_position(counts)) if proposed else None
     return Speed(
         plain_tokens_per_second=generated / plain.sum(),
         tokens_per_second=generated / fast.sum(),
@@ -132,7 +132,7 @@ def summarize(tokens: CellTokens, timing: CellTiming, verdicts: CellVerdicts, co
         other_share=sum(sample.other for sample in fast) / total,
         plain_prefill_seconds=sum(sample.prefill for sample in plain) / len(plain),
         prefill_seconds=sum(sample.prefill for sample in fast) / len(fast),
-        acceptance_by_position=_by_position(counts),
+        acceptance_by_position=by_position(counts),
         verdict=worst(verdicts),
         bit_identical=verdicts.bit_identical,
         lossless=in_words(verdicts),
@@ -158,7 +158,8 @@ def in_words(verdicts: CellVerdicts) -> str:
     return "bit-identical" if verdicts.bit_identical else "identical"
 
 
-def _by_position(counts: list) -> list[float]:
+def by_position(counts: list) -> list[float]:
+    """Cumulative acceptance rates: entry i is how many of the windows' tokens 0..i were all accepted."""
     length = max((len(row.proposed_by_position) for row in counts), default=0)
     rates = []
     for at in range(length):

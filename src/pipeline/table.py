@@ -11,9 +11,9 @@ def render(summary: Summary) -> str:
     rows = [_best_row(summary, fastest(cells)) for cells in cells_by_pair(summary)]
     parts = [
         machine_line(summary),
-        _table(["target", "draft", "baseline", "best speculative", "acceptance"], rows),
+        markdown(["target", "draft", "baseline", "best speculative", "acceptance"], rows),
         "\n".join(f"- {note}" for note in notes(summary)),
-        _table(
+        markdown(
             ["target", "draft", "k", "plain", "speculative", "speedup", "95 % interval", *SHORT, "lossless"],
             [_sweep_row(cell) for cell in summary.cells],
             right=range(2, 10),
@@ -79,7 +79,8 @@ def _sweep_row(cell: Cell) -> list[str]:
     ]
 
 
-def _table(head: list[str], rows: list[list[str]], right: range = range(0)) -> str:
+def markdown(head: list[str], rows: list[list[str]], right: range = range(0)) -> str:
+    """A Markdown table; `right` are the columns of numbers."""
     rule = "|" + "|".join("---:" if at in right else "---" for at in range(len(head))) + "|"
     lines = ["| " + " | ".join(row) + " |" for row in [head, *rows]]
     return "\n".join([lines[0], rule, *lines[1:]])

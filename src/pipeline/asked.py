@@ -1,0 +1,71 @@
+"""What `advise` is asked, from texts on the command line to numbers; raises SettingsError in one sentence."""
+
+import re
+from pathlib import Path
+
+from src.pipeline.devices import DEVICES, Device
+from src.pipeline.files import read_json
+from src.pipeline.results import CellTokens
+from src.pipeline.summary import by_position
+from src.speculative.errors import SettingsError
+from src.speculative.theory import constant_rate
+
+FACTORS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "": 1.0}
+
+
+def size(text: str | None, key: str) -> float:
+    """A number of parameters such as 494M or 7.6B; raises SettingsError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBT]?)", (text or "").strip(), re.IGNORECASE)
+    if not match or float(match[1]) == 0:
+        raise SettingsError(f"--{key}: {text or 'nothing'} cannot be used; allowed: a size such as 494M or 7.6B")
+    return float(match[1]) * FACTORS[match[2].upper()]
+
+
+def rates(alpha: str | None, trace: Path | None) -> tuple[float | list[float], str]:
+    """Acceptance as `theory` takes it, and in words; raises SettingsError."""
+    if (alpha is None) == (trace is None):
+        raise SettingsError("acceptance: allowed is one of --alpha and --trace")
+    if trace is not None:
+        cell = read_json(trace, CellTokens)
+        found = by_position(cell.prompts)
+        shown = ", ".join(f"{100 * rate:.0f}%" for rate in found)
+        return found, f"of tokens up to each position of {trace}: {shown}"
+    match = re.fullmatch(r"(0|1|0?\.\d+|1\.0+)(?:@([1-9]\d*))?", alpha.strip())
+    if not match:
+        raise SettingsError(f"--alpha: {alpha!r} cannot be used; allowed: 0 to 1, or a rate with its k as in 0.61@3")
+    if not match[2]:
+        return float(match[1]), f"each draft token with α = {float(match[1]):.2f}"
+    constant = constant_rate(float(match[1]), int(match[2]))
+    return constant, f"{100 * float(match[1]):.1f}% of proposed at k={match[2]}, so each with α = {constant:.2f}"
+
+
+def device_of(name: str | None, bandwidth: float | None, arithmetic: float | None) -> Device:
+    """A named device, or one of GB/s and TFLOP/s; raises SettingsError."""
+    if name is not None and name.lower() not in DEVICES:
+        raise SettingsError(f"--device: {name!r} is not known; allowed: {', '.join(DEVICES)}, or give --bandwidth")
+    if name is None and not bandwidth:
+        raise SettingsError("costs: allowed is one of --costs, --device and --bandwidth")
+    known = DEVICES[name.lower()] if name else Device(0.0, None, "given")
+    changed = bandwidth * 1e9 if bandwidth else known.bandwidth
+    return Device(changed, arithmetic * 1e12 if arithmetic else known.arithmetic, known.source)
+
+
+def batches(text: str) -> list[int]:
+    """Batch sizes; raises SettingsError."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise SettingsError(f"--batch: {text!r} cannot be used; allowed: whole numbers from 1, as in 1,8,64")
+    return found
+
+
+def heads(text: str | None) -> tuple[int, int] | None:
+    """Rows of the heads of target and draft."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"([1-9]\d*),([1-9]\d*)", text.replace(" ", ""))
+    if not match:
+        raise SettingsError(f"--vocabularies: {text!r} cannot be used; allowed: two numbers, as in 152064,151936")
+    return int(match[1]), int(match[2])
