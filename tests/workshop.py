@@ -1,7 +1,9 @@
 """A small repository to run stages in: params.yaml, three prompts, and tiny random models in models/."""
 
+import contextlib
 import functools
 import json
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -11,16 +13,32 @@ from typer.testing import CliRunner
 
 ROOT = Path(__file__).parent.parent
 PROMPTS = [
-    {"id": f"p{i}", "category": ("chat", "code")[i % 2], "prompt": text} for i, text in enumerate(["Hi", "x=", "?"])
+    {"id": "a", "category": "chat", "prompt": "Hi"},
+    {"id": "b", "category": "code", "prompt": "x="},
+    {"id": "c", "category": "chat", "prompt": "?"},
 ]
 
 
 @functools.cache
 def weights(name: str) -> Path:
-    """A checkpoint, made once: a target, its first layer as a draft that is often wrong, and a stranger's weights."""
+    """A checkpoint, made once: a target, a draft that is the target with noise on every weight, and a stranger."""
     folder = Path(tempfile.mkdtemp(prefix="tinydraft-")) / name
-    kinds = {"target": {}, "draft": {"num_hidden_layers": 1}, "stranger": {"seed": 5, "family": "qwen2"}}
-    return save_checkpoint(folder, **kinds[name])
+    if name == "stranger":
+        return save_checkpoint(folder, "qwen2", seed=5)
+    save_checkpoint(folder)
+    if name == "draft":
+        _perturb(folder / "model.safetensors", 0.06)
+    return folder
+
+
+def _perturb(file: Path, share: float) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    chance = torch.Generator().manual_seed(1)
+    tensors = load_file(file)
+    noisy = {n: t + share * t.std() * torch.randn(t.shape, generator=chance) for n, t in tensors.items()}
+    save_file(noisy, file, metadata={"format": "pt"})
 
 
 def build(folder: Path, **changes) -> Path:
@@ -38,6 +56,21 @@ def build(folder: Path, **changes) -> Path:
     with (folder / "params.yaml").open("w", encoding="utf-8") as file:
         yaml.dump(data, file)
     return folder
+
+
+@functools.cache
+def _template(stages: tuple) -> Path:
+    folder = build(Path(tempfile.mkdtemp(prefix="tinydraft-")))
+    with contextlib.chdir(folder):
+        for arguments in stages:
+            run(*arguments)
+    return folder
+
+
+def after(folder: Path, *stages: str) -> Path:
+    """The repository in `folder` as it is after these stages, which run once for all tests."""
+    template = _template(tuple(tuple(stage.split()) for stage in stages))
+    return Path(shutil.copytree(template, folder, dirs_exist_ok=True))
 
 
 def run(module: str, *arguments) -> str:
