@@ -161,3 +161,10 @@ def _softmax(row, kept):
 def variation(one: dict, other: dict) -> float:
     """Total variation distance: half the sum of |difference| over all outcomes."""
     return math.fsum(abs(one.get(x, 0.0) - other.get(x, 0.0)) for x in one.keys() | other.keys()) / 2
+
+
+def distance(target, draft, prompt, plan: Plan) -> float:
+    """Total variation between what decoding gives and what the target alone would."""
+    found, wanted = law(target, draft, prompt, plan), own_law(target, prompt, plan)
+    assert abs(math.fsum(wanted.values()) - 1) < 1e-12
+    return variation(found, wanted)
