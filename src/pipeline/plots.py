@@ -34,15 +34,14 @@ def tables(pairs: list[list[Cell]], costs: list[Costs]) -> dict[str, list[dict]]
     return found
 
 
-def write_csv(path: Path, rows: list[dict]) -> None:
-    """A CSV file with a head, numbers to six digits, nothing for None."""
+def csv_text(rows: list[dict]) -> str:
+    """CSV with a head, numbers to six digits, nothing for None."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(
-        {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
-    )
-    write_text(path, text.getvalue())
+    for row in rows:
+        writer.writerow({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()})
+    return text.getvalue()
 
 
 def plots() -> None:
@@ -59,7 +58,7 @@ def plots() -> None:
     pairs = cells_by_pair(summary)
     with new_directory(PLOTS) as folder:
         for path, rows in tables(pairs, costs).items():
-            write_csv(folder / path, rows)
+            write_text(folder / path, csv_text(rows))
         drawing.save(drawing.speedup(pairs), folder / "speedup.svg")
         drawing.save(drawing.acceptance(pairs), folder / "acceptance.svg")
         drawing.save(drawing.step_time(pairs), folder / "step.svg")

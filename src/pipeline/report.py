@@ -90,18 +90,22 @@ def _read_cell(target: str, draft: str, k: int, settings: Settings, costs: Figur
     return summarize(tokens, timing, verdicts, costs), verdicts
 
 
+def metrics(cell: Cell) -> Metrics:
+    """Rounded to what is worth a look in a terminal."""
+    return Metrics(
+        speedup=round(cell.speedup, 3),
+        speedup_low=cell.ci_low and round(cell.ci_low, 3),
+        speedup_high=cell.ci_high and round(cell.ci_high, 3),
+        acceptance_rate=cell.acceptance_rate and round(cell.acceptance_rate, 4),
+        tokens_per_second=round(cell.tokens_per_second, 2),
+    )
+
+
 def write_metrics(cells: list[Cell]) -> None:
     """A small file for each cell, for that is how `dvc metrics` makes a readable table; dropped cells vanish."""
     with new_directory(METRICS) as folder:
         for cell in cells:
-            record = Metrics(
-                speedup=round(cell.speedup, 3),
-                speedup_low=cell.ci_low and round(cell.ci_low, 3),
-                speedup_high=cell.ci_high and round(cell.ci_high, 3),
-                acceptance_rate=cell.acceptance_rate and round(cell.acceptance_rate, 4),
-                tokens_per_second=round(cell.tokens_per_second, 2),
-            )
-            write_json(folder / cell.target / cell.draft / f"k{cell.k}.json", record)
+            write_json(folder / cell.target / cell.draft / f"k{cell.k}.json", metrics(cell))
 
 
 def fill_readme(text: str, table: str) -> str:
