@@ -5,13 +5,14 @@ answer (mostly greedy, as the draft is mostly used); when an answer ends, the ne
 conversation. So nothing is downloaded, and the draft learns where it will be used: on what the target itself writes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from .openings import kinds
+from .shards import ANSWER, GIVEN, HELD_OUT, QUESTION, read, shards
 from .teacher import Teacher
 
 TOP = 64  # how many of the likeliest tokens are kept a position
@@ -19,7 +20,6 @@ LENGTH = 224  # tokens of a conversation, header included
 LONGEST_QUESTION = 96
 QUESTION_TEMPERATURES = (0.8, 1.0, 1.2)
 ANSWER_TEMPERATURES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.7, 1.0)
-GIVEN, QUESTION, ANSWER = 0, 1, 2  # who wrote a token: this program, or the target in a user's or its own turn
 
 
 class Script:
@@ -45,13 +45,15 @@ class Script:
 
 
 def conversations(teacher: Teacher, script: Script, generator: torch.Generator, length: int = LENGTH) -> dict:
-    """One batch of conversations, (batch, length): ids and part (who wrote it), and (batch, length, TOP): top_ids and
-    top_logprobs of the token that follows each position (zeros before the last token of the header)."""
+    """One batch of conversations, (batch, length): ids and part (who wrote it); (batch, length, TOP): top_ids and
+    top_logprobs of the token that follows each position; and (batch, length, n, hidden) bfloat16: states, what the
+    teacher saw at its depths. The last three are zeros before the last token of the header."""
     batch, start = teacher.batch, len(script.header)
     ids = torch.zeros(batch, length, dtype=torch.int64)
     part = torch.full((batch, length), GIVEN, dtype=torch.uint8)
     top_ids = torch.zeros(batch, length, TOP, dtype=torch.int32)
     top_logprobs = torch.zeros(batch, length, TOP, dtype=torch.float16)
+    states = torch.zeros(batch, length, len(teacher.depths), teacher.embedding.shape[1], dtype=torch.bfloat16)
     ids[:, :start] = torch.tensor(script.header)
     rows = [_Row(script, generator) for _ in range(batch)]
     # The header's keys and values are the same in every batch, so what the last one left is still right.
@@ -64,12 +66,13 @@ def conversations(teacher: Teacher, script: Script, generator: torch.Generator, 
         best, where = logits.topk(TOP, -1)
         logprobs = best.float() - logits.float().logsumexp(-1, keepdim=True)
         top_ids[:, at], top_logprobs[:, at] = where.int(), logprobs.half()
+        states[:, at] = torch.stack(teacher.seen, 1)
         if at + 1 < length:
             heat = torch.tensor([row.temperature for row in rows])
             drawn = _draw(where, logprobs, heat, generator).tolist()
             written = [row.write(token) for row, token in zip(rows, drawn, strict=True)]
             ids[:, at + 1], part[:, at + 1] = torch.tensor(written).T
-    return {"ids": ids.int(), "part": part, "top_ids": top_ids, "top_logprobs": top_logprobs}
+    return {"ids": ids.int(), "part": part, "top_ids": top_ids, "top_logprobs": top_logprobs, "states": states}
 
 
 class _Row:
@@ -106,25 +109,29 @@ def _draw(where: torch.Tensor, logprobs: torch.Tensor, heat: torch.Tensor, gener
     return where.gather(1, chosen)[:, 0]
 
 
-def write_shards(teacher: Teacher, script: Script, folder: Path, tokens: int, seed: int) -> Iterator[int]:
-    """Fills `folder` with shards until they hold `tokens` tokens that the target wrote; yields the count after each.
+def write_shards(teacher: Callable[[], Teacher], script: Script, folder: Path, tokens: int, seed: int) -> Iterator[int]:
+    """Fills `folder` with shards until those to be trained on hold `tokens` tokens that the target wrote.
 
-    Goes on where an interrupted run stopped: a shard is whole or absent, and its number is its seed.
+    Yields their count before the first and after each. Goes on where an interrupted run stopped: a shard is whole or
+    absent, and its number is its seed. The shard HELD_OUT comes first and does not count.
+    teacher: called when there is something to write.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    count, seen, number = 0, set(), 0
-    while (path := folder / f"{number:05d}.safetensors").exists():
-        count += _keep_new(load_file(path), script, seen)[1]
-        number += 1
-    yield count
-    while count < tokens:
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
-        shard, new = _keep_new(conversations(teacher, script, generator), script, seen)
-        path = folder / f"{number:05d}.safetensors"
+    counts, seen = [], set()
+    for path in shards(folder):
+        shard = read(path, "ids", "part")
+        counts.append(_keep_new(shard, script, seen)[1])
+    yield sum(counts[HELD_OUT + 1 :])
+    writer = None
+    while sum(counts[HELD_OUT + 1 :]) < tokens or len(counts) <= HELD_OUT + 1:
+        writer = writer or teacher()
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + len(counts))
+        shard, new = _keep_new(conversations(writer, script, generator), script, seen)
+        path = folder / f"{len(counts):05d}.safetensors"
         save_file(shard, path.with_suffix(".part"))
         path.with_suffix(".part").replace(path)
-        count, number = count + new, number + 1
-        yield count
+        counts.append(new)
+        yield sum(counts[HELD_OUT + 1 :])
 
 
 def _keep_new(shard: dict, script: Script, seen: set) -> tuple[dict, int]:

@@ -4,18 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
-from .data import ANSWER, GIVEN
 from .loss import Lesson
+from .shards import ANSWER, GIVEN, HELD_OUT, read, shards
 
 QUESTION_WEIGHT = 0.3  # a draft is asked for answers; questions teach too, but less
-HELD_OUT = 0  # the number of the shard that is never trained on
-
-
-def shards(folder: Path) -> list[Path]:
-    """All whole shards in order of their numbers; the first is the held-out one."""
-    return sorted(folder.glob("[0-9]*.safetensors"))
 
 
 def frequent(paths: list[Path], vocabulary: int, size: int) -> torch.Tensor:
@@ -25,7 +18,7 @@ def frequent(paths: list[Path], vocabulary: int, size: int) -> torch.Tensor:
     """
     expected = torch.zeros(vocabulary, dtype=torch.float64)
     for path in paths:
-        shard = load_file(path)
+        shard = read(path, "part", "top_ids", "top_logprobs")
         said = _weights(shard["part"]) > 0
         chances = shard["top_logprobs"][:, :-1][said].double().exp()
         expected.index_add_(0, shard["top_ids"][:, :-1][said].flatten().long(), chances.flatten())
@@ -61,7 +54,7 @@ def batches(folder: Path, rows: int, seed: int, state: dict) -> Iterator[dict]:
             path = min(paths, key=lambda p: (state["passes"].get(p.stem, 0), p.stem))
             state["shard"], state["row"] = path.stem, 0
         name = state["shard"]
-        shard = load_file(folder / f"{name}.safetensors")
+        shard = read(folder / f"{name}.safetensors")
         turn = state["passes"].get(name, 0)
         order = torch.Generator().manual_seed(seed * 1_000_003 + int(name) * 1_009 + turn)
         order = torch.randperm(len(shard["ids"]), generator=order)

@@ -8,7 +8,8 @@ down to the hidden states before the next begins.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+
+from .product import product
 
 CHUNK = 256
 
@@ -50,19 +51,18 @@ def log_probabilities(logits: torch.Tensor, columns: torch.Tensor) -> torch.Tens
     return found.masked_fill(columns < 0, -30.0)
 
 
-def backward(hidden: torch.Tensor, head: torch.Tensor, lesson: Lesson, divergence) -> float:
-    """Backpropagates the weighted mean loss of hidden (n, hidden) through `head` (V, hidden); returns it."""
+def head_gradient(hidden: torch.Tensor, head: torch.Tensor, lesson: Lesson, divergence) -> tuple[torch.Tensor, float]:
+    """The weighted mean loss of hidden (n, hidden) behind `head` (V, hidden), and its gradient, shaped as hidden."""
     scale, total = 1 / lesson.weight.sum().clamp(min=1e-6), 0.0
     gradient = torch.empty_like(hidden)
     for i in range(0, len(hidden), CHUNK):
         piece = hidden[i : i + CHUNK].detach().requires_grad_()
         columns, weight = lesson.columns[i : i + CHUNK], lesson.weight[i : i + CHUNK]
-        logq = log_probabilities(F.linear(piece, head), columns)
+        logq = log_probabilities(product(piece, head), columns)
         # What the head cannot say has no gradient, and must not blow up the sum.
         p = lesson.p[i : i + CHUNK].masked_fill(columns < 0, 0.0)
         loss = (divergence(logq, p) * weight).sum() * scale
         loss.backward()
         gradient[i : i + CHUNK] = piece.grad
         total += loss.item()
-    hidden.backward(gradient)
-    return total
+    return gradient, total

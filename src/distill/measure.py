@@ -3,9 +3,10 @@
 import torch
 import torch.nn.functional as F
 
-from .data import ANSWER
+from .shards import ANSWER
 from .student import Student
 
+FIELDS = ("ids", "part", "top_ids", "top_logprobs")  # what is read of the held-out shard
 KS = (1, 2, 3, 4, 5, 6)
 
 

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .teacher import rotate, rotations
+from .product import product
+from .teacher import fast_dtype, rotate, rotations
 
 
 class Student(nn.Module):
@@ -16,15 +17,15 @@ class Student(nn.Module):
     Weights are float32; the pass computes in `dtype`. The embedding and the head are buffers: nothing trains them.
     """
 
-    def __init__(self, config, weights: dict, kept: list[int], dtype=torch.bfloat16):
+    def __init__(self, config, weights: dict, kept: list[int], dtype: torch.dtype | None = None):
         super().__init__()
-        self.config, self.kept, self.dtype = config, list(kept), dtype
+        self.config, self.kept, self.dtype = config, list(kept), dtype or fast_dtype()
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        embedding = weights["model.embed_tokens.weight"].to(dtype)
+        embedding = weights["model.embed_tokens.weight"].to(self.dtype)
         head = weights.get("lm_head.weight")
         self.register_buffer("embedding", embedding, persistent=False)
-        self.register_buffer("head", embedding if head is None else head.to(dtype), persistent=False)
+        self.register_buffer("head", embedding if head is None else head.to(self.dtype), persistent=False)
         # Dots are not allowed in the names of parameters, so a dictionary of them stands beside the module's list.
         self.weights = {"model.norm.weight": weights["model.norm.weight"]}
         for new, old in enumerate(kept):
@@ -34,35 +35,49 @@ class Student(nn.Module):
         self.weights = {name: nn.Parameter(tensor.float().clone()) for name, tensor in self.weights.items()}
         self.values = nn.ParameterList(self.weights.values())
 
-    def forward(self, ids: torch.Tensor, kept: list[int] | None = None) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor, streams: list | None = None) -> torch.Tensor:
         """Normed hidden states (batch, length, hidden) in `dtype` of ids (batch, length); the head comes with the loss.
 
-        kept: run only these of the student's layers (for choosing layers)."""
-        place = tuple(angles.to(self.dtype) for angles in rotations(self.config, ids.shape[1]))
-        x = F.embedding(ids, self.embedding)
-        for layer in range(len(self.kept)) if kept is None else kept:
-            x = self._block(f"model.layers.{layer}.", x, place)
-        return self._norm(x, "model.norm")
+        streams: if given, the output of every layer is appended to it, each (batch, length, hidden)."""
+        place, x = self.places(ids.shape[1]), F.embedding(ids, self.embedding)
+        for layer in range(len(self.kept)):
+            x = self.attend(layer, x, place)
+            x = x + self.product(self.activate(layer, x), layer, "mlp.down_proj")
+            if streams is not None:
+                streams.append(x)
+        return self.norm(x, "model.norm")
 
-    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+    def places(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin of the first `length` positions, in `dtype`."""
+        return tuple(angles.to(self.dtype) for angles in rotations(self.config, length))
+
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """The RMS norm of that name."""
         weight = self.weights[name + ".weight"].to(self.dtype)
         return F.rms_norm(x, x.shape[-1:], weight, self.config.rms_norm_eps)
 
-    def _product(self, x: torch.Tensor, name: str) -> torch.Tensor:
+    def product(self, x: torch.Tensor, layer: int, name: str) -> torch.Tensor:
+        """The layer's product of that name."""
+        name = f"model.layers.{layer}.{name}"
         bias = self.weights.get(name + ".bias")
-        return F.linear(x, self.weights[name + ".weight"].to(self.dtype), bias if bias is None else bias.to(self.dtype))
+        weight = self.weights[name + ".weight"].to(self.dtype)
+        return product(x, weight, bias if bias is None else bias.to(self.dtype))
 
-    def _block(self, at: str, x: torch.Tensor, place: tuple) -> torch.Tensor:
-        h = self._norm(x, at + "input_layernorm")
-        q, k, v = (self._heads(h, f"{at}self_attn.{n}_proj", place if n != "v" else None) for n in "qkv")
+    def mix(self, layer: int, x: torch.Tensor, place: tuple) -> torch.Tensor:
+        """What the layer's attention heads gather, before their output product: (batch, length, heads * dim)."""
+        h = self.norm(x, f"model.layers.{layer}.input_layernorm")
+        q, k, v = (self.product(h, layer, f"self_attn.{n}_proj").unflatten(-1, (-1, self.dim)) for n in "qkv")
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         groups = self.heads // self.kv_heads
-        k, v = (t.repeat_interleave(groups, 1) for t in (k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self._product(mixed.transpose(1, 2).flatten(2), at + "self_attn.o_proj")
-        h = self._norm(x, at + "post_attention_layernorm")
-        gate, up = self._product(h, at + "mlp.gate_proj"), self._product(h, at + "mlp.up_proj")
-        return x + self._product(F.silu(gate) * up, at + "mlp.down_proj")
+        k, v = (t.repeat_interleave(groups, 1) for t in (rotate(k, *place), v))
+        mixed = F.scaled_dot_product_attention(rotate(q, *place), k, v, is_causal=True)
+        return mixed.transpose(1, 2).flatten(2)
 
-    def _heads(self, h: torch.Tensor, name: str, place: tuple | None) -> torch.Tensor:
-        x = self._product(h, name).unflatten(-1, (-1, self.dim)).transpose(1, 2)
-        return x if place is None else rotate(x, *place)
+    def attend(self, layer: int, x: torch.Tensor, place: tuple) -> torch.Tensor:
+        """The stream after the layer's attention."""
+        return x + self.product(self.mix(layer, x, place), layer, "self_attn.o_proj")
+
+    def activate(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        """What the layer's gated units say to the stream x, before their output product: (batch, length, units)."""
+        h = self.norm(x, f"model.layers.{layer}.post_attention_layernorm")
+        return F.silu(self.product(h, layer, "mlp.gate_proj")) * self.product(h, layer, "mlp.up_proj")

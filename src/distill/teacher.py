@@ -7,24 +7,30 @@ for all of them), attention needs no mask, and its cost grows only as the cache 
 import torch
 import torch.nn.functional as F
 
+from src.speculative.linear import best_format, multiplies, pack
+
 BLOCK = 32  # positions by which the cache grows
 
 
 class Teacher:
     """A Llama or Qwen2 checkpoint that decodes `batch` sequences of up to `length` tokens in lockstep.
 
-    config: a transformers config. weights: a mapping from transformers' parameter names to tensors.
+    config: a transformers config. weights: a mapping from transformers' parameter names to tensors. depths: after how
+    many layers the residual stream of a step is kept in `seen`.
     """
 
-    def __init__(self, config, weights: dict, batch: int, length: int, dtype=torch.bfloat16):
+    def __init__(self, config, weights: dict, batch: int, length: int, depths: tuple[int, ...] = (), dtype=None):
+        dtype = dtype or fast_dtype()
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        self.scale, self.eps, self.batch = self.dim**-0.5, config.rms_norm_eps, batch
+        self.scale, self.eps, self.batch, self.depths = self.dim**-0.5, config.rms_norm_eps, batch, depths
+        self.seen: list[torch.Tensor] = []
         weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
+        fmt = best_format(torch.device("cpu"), dtype)
         self.embedding = weights["model.embed_tokens.weight"]
-        self.head = weights.get("lm_head.weight", self.embedding)
+        self.head = pack(weights.get("lm_head.weight", self.embedding), fmt=fmt)
         self.norm = weights["model.norm.weight"]
-        self.layers = [_layer(weights, f"model.layers.{i}.") for i in range(config.num_hidden_layers)]
+        self.layers = [_layer(weights, f"model.layers.{i}.", fmt) for i in range(config.num_hidden_layers)]
         self.cos, self.sin = (angles.to(dtype) for angles in rotations(config, length))
         self.header: list[int] | None = None  # the tokens that the cache of every sequence begins with, if known
         self.places = torch.arange(length + BLOCK)
@@ -35,10 +41,12 @@ class Teacher:
     def step(self, ids: torch.Tensor, at: int) -> torch.Tensor:
         """Logits (batch, vocabulary) after feeding ids (batch,) int64, one a sequence, at position `at` of each."""
         self._reserve(at + 1)
-        x = F.embedding(ids, self.embedding)
-        for layer, cache in zip(self.layers, self.cache, strict=True):
+        x, self.seen = F.embedding(ids, self.embedding), []
+        for depth, (layer, cache) in enumerate(zip(self.layers, self.cache, strict=True), 1):
             x = self._block(layer, cache, x, at)
-        return F.linear(F.rms_norm(x, x.shape[-1:], self.norm, self.eps), self.head)
+            if depth in self.depths:
+                self.seen.append(x)
+        return self.head(F.rms_norm(x, x.shape[-1:], self.norm, self.eps))
 
     def _reserve(self, length: int) -> None:
         """Caches of just the blocks in use: a product over a part of a larger one would copy that part every time."""
@@ -51,7 +59,7 @@ class Teacher:
 
     def _block(self, layer: dict, cache: torch.Tensor, x: torch.Tensor, at: int) -> torch.Tensor:
         width, turned = x.shape[-1:], self.heads + self.kv_heads
-        qkv = F.linear(F.rms_norm(x, width, layer["before"], self.eps), layer["qkv"], layer["bias"])
+        qkv = layer["qkv"](F.rms_norm(x, width, layer["before"], self.eps))
         qkv = qkv.view(self.batch, -1, self.dim)
         qk = rotate(qkv[:, :turned], self.cos[at], self.sin[at])
         cache[0, :, at] = qk[:, self.heads :].reshape(-1, self.dim)
@@ -62,9 +70,14 @@ class Teacher:
         scores = torch.bmm(q, cache[0].transpose(1, 2))
         scores = scores.masked_fill_(self.places[: cache.shape[2]] > at, -torch.inf).softmax(-1)
         mixed = torch.bmm(scores, cache[1])
-        x = x + F.linear(mixed.view(self.batch, -1), layer["o"])
-        gate, up = F.linear(F.rms_norm(x, width, layer["between"], self.eps), layer["gate_up"]).chunk(2, -1)
-        return x + F.linear(F.silu(gate).mul_(up), layer["down"])
+        x = x + layer["o"](mixed.view(self.batch, -1))
+        gate, up = layer["gate_up"](F.rms_norm(x, width, layer["between"], self.eps)).chunk(2, -1)
+        return x + layer["down"](F.silu(gate).mul_(up))
+
+
+def fast_dtype() -> torch.dtype:
+    """bfloat16 on processors that multiply it, else float32: emulated, it would take several times as long."""
+    return torch.bfloat16 if multiplies(torch.bfloat16) else torch.float32
 
 
 def rotations(config, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,7 +94,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
-def _layer(weights: dict, at: str) -> dict:
+def _layer(weights: dict, at: str, fmt: str) -> dict:
     def joined(names: str, kind: str):
         parts = [weights.get(f"{at}{name}.{kind}") for name in names.split()]
         return None if parts[0] is None else torch.cat(parts)
@@ -89,10 +102,9 @@ def _layer(weights: dict, at: str) -> dict:
     qkv = "self_attn.q_proj self_attn.k_proj self_attn.v_proj"
     return {
         "before": weights[at + "input_layernorm.weight"],
-        "qkv": joined(qkv, "weight"),
-        "bias": joined(qkv, "bias"),
-        "o": weights[at + "self_attn.o_proj.weight"],
+        "qkv": pack(joined(qkv, "weight"), joined(qkv, "bias"), fmt),
+        "o": pack(weights[at + "self_attn.o_proj.weight"], fmt=fmt),
         "between": weights[at + "post_attention_layernorm.weight"],
-        "gate_up": joined("mlp.gate_proj mlp.up_proj", "weight"),
-        "down": weights[at + "mlp.down_proj.weight"],
+        "gate_up": pack(joined("mlp.gate_proj mlp.up_proj", "weight"), fmt=fmt),
+        "down": pack(weights[at + "mlp.down_proj.weight"], fmt=fmt),
     }

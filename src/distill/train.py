@@ -8,38 +8,41 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
-from .lessons import HELD_OUT, batches, lesson, shards
-from .loss import LOSSES, backward
-from .measure import held_out
+from .lessons import batches, lesson
+from .loss import LOSSES, head_gradient
+from .measure import FIELDS, held_out
+from .shards import HELD_OUT, read, shards
+from .streams import fit, stream_loss
 from .student import Student
 
-ROWS = 8  # conversations a step
-WARM_UP, DECAY = 0.02, 0.4  # shares of the time in which the learning rate rises and, at the end, falls to nothing
-NEGATIVES = 4096  # tokens outside the draft's vocabulary that a step's head has besides it, drawn anew each step
+WARM_UP, DECAY = 0.03, 0.5  # shares of the time in which the learning rate rises and, at the end, falls to nothing
+NEGATIVES = 2048  # tokens outside the draft's vocabulary that a step's head has besides it, drawn anew each step
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How one training goes. minutes: of training alone, over all resumed runs together."""
+    """How one training goes. minutes: of training alone, over all resumed runs together; rows: conversations a step;
+    stream_weight: of the loss on the layers' outputs beside the divergence of the distributions, at the beginning; it
+    falls to nothing, for in the end only what is said counts."""
 
     minutes: float
     seed: int = 0
-    rate: float = 4e-4
+    rate: float = 6e-4
     loss: str = "forward_kl"
-    rows: int = ROWS
+    stream_weight: float = 1.0
+    rows: int = 4
     measure_every: float = 60.0  # seconds of training
     measure_rows: int = 32
     save_every: float = 120.0
 
 
 def train(student: Student, folder: Path, vocabulary: torch.Tensor, plan: Plan, report: Callable[[dict], None]) -> dict:
-    """Trains `student` in place on the shards of `folder` until the plan's time is over; returns the last figures.
+    """Trains `student` in place on the shards of `folder` until the plan's time is over.
 
     vocabulary: (n,) int64, the ids that the draft's trimmed head will have. `folder/state.pt` is where an interrupted
     training goes on; report: called with each line of the curve ("minutes", "tokens", "train_loss" and the figures
-    of `measure.held_out`). Ctrl-C keeps all but the step under way.
+    of `measure.held_out`). Ctrl-C keeps all but the step under way. Returns "seconds", "tokens" and the whole "curve".
     """
     trained = [value for value in student.parameters() if value.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
@@ -50,10 +53,14 @@ def train(student: Student, folder: Path, vocabulary: torch.Tensor, plan: Plan, 
         student.load_state_dict(saved["student"])
         optimizer.load_state_dict(saved["optimizer"])
         state = saved["state"]
-    held = load_file(shards(folder)[HELD_OUT])
+    held = read(shards(folder)[HELD_OUT], *FIELDS)
     saver = _Saver(path, student, optimizer, state)
     total, losses = plan.minutes * 60, []
     if not state["curve"]:
+        _measure(student, held, vocabulary, plan, state, losses, report)
+        began, first = time.perf_counter(), read(shards(folder)[HELD_OUT + 1], "ids", "states")
+        fit(student, first["ids"].long(), first["states"])
+        state["seconds"] += time.perf_counter() - began
         _measure(student, held, vocabulary, plan, state, losses, report)
     try:
         for batch in batches(folder, plan.rows, plan.seed, state):
@@ -72,7 +79,7 @@ def train(student: Student, folder: Path, vocabulary: torch.Tensor, plan: Plan, 
     if losses:
         _measure(student, held, vocabulary, plan, state, losses, report)
         saver.save()
-    return state["curve"][-1]
+    return state
 
 
 def schedule(done: float) -> float:
@@ -86,8 +93,13 @@ def _step(student, optimizer, trained, batch, vocabulary, plan: Plan, state: dic
     columns = torch.full((len(student.head),), -1)
     columns[head_ids] = torch.arange(len(head_ids))
     ids, counts, task = lesson(batch, columns)
-    hidden = student(ids)[counts]
-    loss = backward(hidden, student.head[head_ids], task, LOSSES[plan.loss])
+    streams: list[torch.Tensor] = []
+    hidden = student(ids, streams)
+    asked = hidden[counts]
+    gradient, loss = head_gradient(asked, student.head[head_ids], task, LOSSES[plan.loss])
+    weight = plan.stream_weight * (1 - state["seconds"] / (plan.minutes * 60))
+    apart = weight * stream_loss(streams, batch["states"][:, :-1])
+    torch.autograd.backward([asked, apart], [gradient, None])
     torch.nn.utils.clip_grad_norm_(trained, 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -74,7 +74,9 @@ def _recipe(entry, base: ModelInfo | None) -> dict:
     if base:
         recipe["of"] = base.files
     if entry.source == "distill":
-        recipe["layers"] = {file.name: sha256(file) for file in sorted(LAYERS.glob("*.safetensors"))}
+        from src.distill.checkpoint import FILES
+
+        recipe["layers"] = {name: sha256(LAYERS / name) for name in FILES if (LAYERS / name).is_file()}
     if isinstance(entry, PathSource) and Path(entry.path).is_dir():
         recipe["files"] = {f.name: [f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(Path(entry.path).iterdir())}
     return recipe
