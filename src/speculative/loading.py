@@ -77,7 +77,9 @@ def load_model(
             raise ModelError(f"{directory}: {why} runs through transformers, so it cannot be trimmed or quantized")
         else:
             model = _through_transformers(directory, device, dtype)
-    except (MemoryError, torch.OutOfMemoryError) as error:
+    except (MemoryError, RuntimeError) as error:
+        if not _memory(error):
+            raise
         raise ModelError(f"{directory}: not enough memory on {device} for weights in {_name(dtype)}") from error
     model.eos_ids = _eos_ids(directory, config)
     return model
@@ -125,7 +127,7 @@ def locate(name: str | Path) -> Path:
 
 def _checked(directory: Path) -> Path:
     for file in sorted(directory.iterdir()):
-        if file.suffix in PICKLES:
+        if file.suffix.lower() in PICKLES:
             raise ModelError(
                 f"{file}: a pickle can run code; a model's directory may hold weights as safetensors alone"
             )
@@ -138,7 +140,9 @@ def download(repo: str, revision: str) -> Path:
     """Fetches a repository's safetensors, config and tokenizer from the hub. Raises DownloadError."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.utils import logging
 
+    logging.set_verbosity_error()  # it tries six times, and would tell of each
     if not re.fullmatch(r"[0-9a-f]{40}", revision):
         raise DownloadError(
             f"{repo}@{revision}: a revision is the 40 hex digits of a commit; a branch or tag may change under you"
@@ -195,6 +199,11 @@ def _quietly(load, directory: Path, what: str):
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _memory(error: BaseException) -> bool:
+    """Whether it says that memory ran out; on the CPU torch has no type of its own for that."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def _name(dtype: torch.dtype) -> str:
