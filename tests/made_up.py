@@ -13,6 +13,8 @@ from src.pipeline.params import load_params
 from src.pipeline.prompts import load_prompts
 from src.pipeline.results import (
     MACHINE,
+    BaselineTiming,
+    BaselineTokens,
     CellTiming,
     CellTokens,
     CellVerdicts,
@@ -21,7 +23,9 @@ from src.pipeline.results import (
     Seconds,
     Settings,
     Timing,
+    Tokens,
     Verdict,
+    baseline_files,
     cell_files,
     costs_file,
     model_file,
@@ -59,6 +63,7 @@ def write_results(folder: Path, *, drafts: dict = DRAFTS, ks=(1, 2, 4, 6), noise
         info = ModelInfo(slug=slug, source={}, parameters=int(size), weight_bytes=int(2 * size), files={})
         write_json(model_file(slug, role), info)
     write_json(costs_file("target"), made_up_costs(settings, drafts, chance, noise))
+    _write_baseline(settings, prompts)
     for (draft, (alpha, c)), k in itertools.product(drafts.items(), ks):
         _write_cell(settings, prompts, draft, k, alpha, c, chance, noise)
 
@@ -98,12 +103,30 @@ def made_up_costs(settings: Settings, drafts: dict, chance, noise: float, rounds
     )
 
 
+def _answer(prompt, tokens: int) -> list[int]:
+    return np.random.default_rng(list(prompt.id.encode())).integers(0, 1000, tokens).tolist()
+
+
+def _write_baseline(settings: Settings, prompts: list) -> None:
+    rows = [{"id": prompt.id, "category": prompt.category} for prompt in prompts]
+    tokens = [
+        Tokens(**row, tokens=_answer(prompt, settings.max_new_tokens))
+        for row, prompt in zip(rows, prompts, strict=True)
+    ]
+    second = Seconds(prefill=0.2, draft=0.0, target=ONE_ROW * settings.max_new_tokens, other=OTHER)
+    timing = [Timing(**row, generated=settings.max_new_tokens, plain=[second]) for row in rows]
+    tokens_file, timing_file = baseline_files("target")
+    same = {"target": "target", "settings": settings}
+    write_json(tokens_file, BaselineTokens(**same, exact=True, prompts=tokens, check=tokens[:2], logits={}))
+    write_json(timing_file, BaselineTiming(**same, machine=FINGERPRINT, prompts=timing))
+
+
 def _write_cell(settings: Settings, prompts: list, draft: str, k: int, alpha: float, c: float, chance, noise) -> None:
     cell = {"target": "target", "draft": draft, "k": k, "settings": settings}
     counts, timing = [], []
     for prompt in prompts:
         row = {"id": prompt.id, "category": prompt.category}
-        counts.append(_counts(row, settings.max_new_tokens, k, alpha, chance))
+        counts.append(_counts(row, _answer(prompt, settings.max_new_tokens), k, alpha, chance))
         passes = counts[-1].target_passes
 
         def seconds(steps, drafted, rows):
@@ -126,18 +149,18 @@ def _write_cell(settings: Settings, prompts: list, draft: str, k: int, alpha: fl
     write_json(verdict_file, verdicts)
 
 
-def _counts(row: dict, tokens: int, k: int, alpha: float, chance) -> Counts:
+def _counts(row: dict, tokens: list[int], k: int, alpha: float, chance) -> Counts:
     """Steps with acceptance drawn by a constant α until all tokens are there."""
     histogram, made, passes = [0] * (k + 1), 0, 0
-    while made < tokens:
+    while made < len(tokens):
         accepted = int(np.cumprod(chance.random(k) < alpha).sum())
-        room, passes = tokens - made, passes + 1
+        room, passes = len(tokens) - made, passes + 1
         if room > k:
             histogram[accepted] += 1
         made += min(accepted + 1, room)
     windows = sum(histogram)
     return Counts(
-        **row, tokens=chance.integers(0, 1000, tokens).tolist(), target_passes=passes, draft_passes=passes * k,
+        **row, tokens=tokens, target_passes=passes, draft_passes=passes * k,
         proposed=windows * k, accepted=sum(i * n for i, n in enumerate(histogram)), histogram=histogram,
         proposed_by_position=[windows] * k, accepted_by_position=[sum(histogram[i + 1 :]) for i in range(k)],
     )  # fmt: skip

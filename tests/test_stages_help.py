@@ -9,7 +9,8 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parent.parent
 STAGES = YAML(typ="safe", pure=True).load((ROOT / "dvc.yaml").read_text())["stages"]
-MODULES = sorted({stage["cmd"].split()[2] for stage in STAGES.values()})
+TOOLS = {"src.pipeline.advise", "src.pipeline.verify"}
+MODULES = sorted({stage["cmd"].split()[2] for stage in STAGES.values()} | TOOLS)
 HEAVY = ("torch", "transformers", "scipy", "pandas", "matplotlib", "huggingface_hub")
 
 PROGRAM = """
