@@ -34,6 +34,7 @@ def test_a_draft_that_costs_more_than_it_gives_is_advised_against(summary):
     found = summary({"bad": (0.3, 0.9)})
     assert all(cell.excludes_one and cell.ci_high < 1 for cell in found.cells)
     assert "do not use this draft here" in notes(found)[0]
+    assert "do not use a draft here" in notes(found)[1]
 
 
 def test_an_interval_around_one_is_no_clear_gain(summary):
@@ -56,6 +57,19 @@ def test_a_larger_k_is_better_only_where_the_data_say_so(summary):
     assert any("A larger k is better up to here" in note for note in notes(summary({"a": (0.99, 0.01)}, ks=(1, 3))))
     both = notes(summary({"a": (0.6, 0.3), "b": (0.99, 0.01)}, ks=(1, 3)))
     assert any("better for some pairs here" in note for note in both)
+
+
+def test_a_target_is_advised_against_drafts_only_if_none_pays(summary):
+    assert not any(
+        "do not use a draft here" in note for note in notes(summary({"bad": (0.3, 0.9), "good": (0.8, 0.1)}))
+    )
+
+
+def test_verification_grows_as_measured(summary):
+    found = summary({"good": (0.8, 0.1)})
+    of = found.costs["target"]
+    assert f"the verifying pass goes from {of.v[1]:.2f} to {of.v[6]:.2f}" in notes(found)[0]
+    assert f"{of.over_bound:.1f} times what reading" in notes(found)[1]
 
 
 def test_one_pair_with_one_k_teaches_no_lesson(summary):

@@ -1,9 +1,9 @@
 """The summary as Markdown: one line on the machine, the best cells, a sentence on them, the whole sweep."""
 
 from src.pipeline.explain import cells_by_pair, fastest, notes, percent, span
-from src.pipeline.summary import Cell, Summary
+from src.pipeline.summary import Cell, Speed, Summary
 
-SHORT = ("predicted", "α", "τ")
+SHORT = ("predicted (residual)", "α", "τ")
 
 
 def render(summary: Summary) -> str:
@@ -18,8 +18,28 @@ def render(summary: Summary) -> str:
             [_sweep_row(cell) for cell in summary.cells],
             right=range(2, 10),
         ),
+        _categories(summary),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _categories(summary: Summary) -> str:
+    """Each pair's best k by category: measured, and what the costs predict from that category's acceptance."""
+    best = [fastest(cells) for cells in cells_by_pair(summary)]
+    names = list(dict.fromkeys(name for cell in best for name in cell.categories))
+    rows = [
+        [cell.target, cell.draft, str(cell.k), *(_category(cell.categories.get(name)) for name in names)]
+        for cell in best
+    ]
+    return "By category of prompts, measured (predicted):\n\n" + markdown(
+        ["target", "draft", "k", *names], rows, right=range(2, 3 + len(names))
+    )
+
+
+def _category(speed: Speed | None) -> str:
+    if speed is None:
+        return "-"
+    return f"{speed.speedup:.2f}x" if speed.predicted is None else f"{speed.speedup:.2f}x ({speed.predicted:.2f}x)"
 
 
 def machine_line(summary: Summary) -> str:
@@ -72,7 +92,7 @@ def _sweep_row(cell: Cell) -> list[str]:
         f"{cell.tokens_per_second:.1f}",
         f"{cell.speedup:.2f}x",
         span(cell),
-        "-" if cell.predicted is None else f"{cell.predicted:.2f}x",
+        "-" if cell.predicted is None else f"{cell.predicted:.2f}x ({round(100 * cell.residual):+d}%)",
         percent(cell.acceptance_rate),
         f"{cell.mean_accepted_length:.2f}",
         cell.lossless,
