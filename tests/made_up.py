@@ -27,7 +27,6 @@ from src.pipeline.results import (
     Verdict,
     baseline_files,
     cell_files,
-    costs_file,
     model_file,
 )
 
@@ -62,7 +61,7 @@ def write_results(folder: Path, *, drafts: dict = DRAFTS, ks=(1, 2, 4, 6), noise
     ]:
         info = ModelInfo(slug=slug, source={}, parameters=int(size), weight_bytes=int(2 * size), files={})
         write_json(model_file(slug, role), info)
-    write_json(costs_file("target"), made_up_costs(settings, drafts, chance, noise))
+    write_json(costmodel.costs_file("target"), made_up_costs(settings, drafts, chance, noise))
     _write_baseline(settings, prompts)
     for (draft, (alpha, c)), k in itertools.product(drafts.items(), ks):
         _write_cell(settings, prompts, draft, k, alpha, c, chance, noise)

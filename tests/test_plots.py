@@ -7,12 +7,12 @@ import matplotlib.pyplot as plt
 import pytest
 
 from src.pipeline import drawing
-from src.pipeline.costmodel import Costs
+from src.pipeline.costmodel import Costs, costs_file
 from src.pipeline.explain import cells_by_pair
 from src.pipeline.files import read_json
 from src.pipeline.plots import PLOTS, csv_text, plots, tables
 from src.pipeline.report import report
-from src.pipeline.results import SUMMARY, CellTiming, CellTokens, cell_files, costs_file
+from src.pipeline.results import SUMMARY, CellTiming, CellTokens, cell_files
 from src.pipeline.summary import Summary
 from tests.made_up import write_results
 

@@ -8,7 +8,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-from src.pipeline.costmodel import Costs, figures
+from src.pipeline.costmodel import Costs, costs_file, figures
 from src.pipeline.files import ResultError, read_json
 from src.pipeline.lossless import compare
 from src.pipeline.params import Params
@@ -22,7 +22,6 @@ from src.pipeline.results import (
     Settings,
     baseline_files,
     cell_files,
-    costs_file,
 )
 from src.pipeline.summary import Summary
 

@@ -1,5 +1,6 @@
 """What passes cost, as measured, and what that predicts: the record of the stage `costs`, and no torch."""
 
+from pathlib import Path
 from statistics import median
 
 from src.pipeline.files import Record
@@ -77,6 +78,11 @@ class Costs(Record):
     machine: dict[str, str | int]
     samples: Samples
     figures: Figures
+
+
+def costs_file(target: str) -> Path:
+    """Where a target's costs lie."""
+    return Path(f"results/costs/{target}.json")
 
 
 def figures(samples: Samples) -> Figures:

@@ -6,13 +6,13 @@ import typer
 
 from src.pipeline.bandwidth import arithmetic, cache_bytes, read_bandwidth, weights_read
 from src.pipeline.console import say, stage
-from src.pipeline.costmodel import Costs, DraftSamples, Samples, figures
+from src.pipeline.costmodel import Costs, DraftSamples, Samples, costs_file, figures
 from src.pipeline.files import read_json, write_json
 from src.pipeline.pair import MODELS, encode_all, open_pair
 from src.pipeline.params import Params, ParamsError, load_params
 from src.pipeline.passes import median_prompt, rounds_of, sequence_of, steps
 from src.pipeline.prompts import Prompt, load_prompts
-from src.pipeline.results import MACHINE, Machine, Settings, costs_file
+from src.pipeline.results import MACHINE, Machine, Settings
 
 WIDEST = 9  # rows; cells with a larger k get no prediction, for adding a k must not measure all of this anew
 

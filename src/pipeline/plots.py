@@ -5,10 +5,10 @@ import io
 from pathlib import Path
 
 from src.pipeline.console import say, stage
-from src.pipeline.costmodel import Costs
+from src.pipeline.costmodel import Costs, costs_file
 from src.pipeline.explain import cells_by_pair
 from src.pipeline.files import new_directory, read_json, write_text
-from src.pipeline.results import SUMMARY, costs_file
+from src.pipeline.results import SUMMARY
 from src.pipeline.summary import Cell, Summary
 
 PLOTS = Path("results/plots")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from src.pipeline.console import say, stage
-from src.pipeline.costmodel import Costs, Figures
+from src.pipeline.costmodel import Costs, Figures, costs_file
 from src.pipeline.files import ResultError, new_directory, read_json, write_json, write_text
 from src.pipeline.origins import ModelInfo
 from src.pipeline.params import Params, ParamsError, load_params
@@ -25,7 +25,6 @@ from src.pipeline.results import (
     Part,
     Settings,
     cell_files,
-    costs_file,
     model_file,
 )
 from src.pipeline.summary import Cell, Model, Summary, summarize

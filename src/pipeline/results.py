@@ -186,11 +186,6 @@ def baseline_files(target: str) -> tuple[Path, Path]:
     return Path(f"results/baseline/{target}.json"), Path(f"results/baseline/{target}-timing.json")
 
 
-def costs_file(target: str) -> Path:
-    """Where a target's costs lie."""
-    return Path(f"results/costs/{target}.json")
-
-
 def cell_files(target: str, draft: str, k: int) -> tuple[Path, Path, Path]:
     """Where a cell's tokens, timing and verdicts lie."""
     place = f"{target}/{draft}/k{k}"

@@ -9,14 +9,14 @@ from pydantic import BaseModel
 from src.pipeline import checks
 from src.pipeline.checks import differences, read, short
 from src.pipeline.console import say, stage
-from src.pipeline.costmodel import Costs
+from src.pipeline.costmodel import Costs, costs_file
 from src.pipeline.explain import cells_by_pair
 from src.pipeline.files import ResultError, read_json
 from src.pipeline.params import Params, load_params
 from src.pipeline.plots import PLOTS, csv_text, tables
 from src.pipeline.prompts import load_prompts
 from src.pipeline.report import BEGIN, END, README, Metrics, collect, metrics
-from src.pipeline.results import LOSSLESS, METRICS, SUMMARY, TABLE, Lossless, Settings, costs_file
+from src.pipeline.results import LOSSLESS, METRICS, SUMMARY, TABLE, Lossless, Settings
 from src.pipeline.summary import Summary
 from src.pipeline.table import render
 from src.speculative.errors import TinydraftError
