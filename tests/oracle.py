@@ -90,6 +90,7 @@ def law(target, draft, prompt, plan: Plan) -> dict[tuple[int, ...], float]:
             run, steps = start(path)
             emitted = [token for _ in range(depth) for token in next(steps)]
             before, step = path.chance, next(steps, None)
+            _demand_prefixes(run)
             if step is None:
                 return {(): 1.0}
             state = (tuple(emitted + step), run.schedule.limit, *(tuple(m.tokens.tolist()) for m in _models(run)))
@@ -101,6 +102,14 @@ def law(target, draft, prompt, plan: Plan) -> dict[tuple[int, ...], float]:
         return dict(found)
 
     return below(0, [])
+
+
+def _demand_prefixes(run):
+    """Both caches hold a beginning of what stands, and the target's all of it but the last token."""
+    stands = run.sequence[: run.length].tolist()
+    for model in _models(run):
+        assert model.tokens.tolist() == stands[: model.length], "a cache holds what the output does not"
+    assert run.target.length == len(stands) - 1
 
 
 def _models(run):

@@ -36,7 +36,7 @@ class Toy(CausalLM):
 
     def row(self, context: tuple[int, ...]) -> list[float]:
         """The logits of every id of the vocabulary after a context, padding and trimming apart."""
-        past = context if self.order is None else context[-self.order :]
+        past = context if self.order is None else context[len(context) - self.order :]
         chance = np.random.default_rng([self.seed, *past])
         values = self.noise * chance.normal(size=self.vocabulary) * 1.5
         if self.like is not None:
@@ -51,7 +51,7 @@ class Toy(CausalLM):
         return torch.stack(rows) if rows else torch.empty(0, self.vocab_size, dtype=self.dtype)
 
     def _columns(self, context):
-        context = context if self.order is None else context[-self.order :]
+        context = context if self.order is None else context[len(context) - self.order :]
         if context not in self._rows:
             row = torch.tensor(self.row(context), dtype=torch.float64)
             row = row if self.token_ids is None else row[self.token_ids]

@@ -107,7 +107,8 @@ def adjust(
         scores[:, ids] = torch.where(counts > 0, scaled, seen)
     if settings.presence_penalty or settings.frequency_penalty:
         ids, counts = _counts(context[prompt:], window, scores)
-        scores[:, ids] -= settings.frequency_penalty * counts + settings.presence_penalty * (counts > 0).to(scores.dtype)
+        present = (counts > 0).to(scores.dtype)
+        scores[:, ids] -= settings.frequency_penalty * counts + settings.presence_penalty * present
     if settings.forbidden:
         scores[:, [i for i in settings.forbidden if i < scores.shape[1]]] = -math.inf
     return scores
