@@ -17,7 +17,7 @@ SETTINGS = {"of": "target", "layers": 2, "tokens": 2000, "minutes": 0.06, "seed"
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory) -> Path:
-    return save_checkpoint(tmp_path_factory.mktemp("target"), num_hidden_layers=LAYERS)
+    return save_checkpoint(tmp_path_factory.mktemp("target"), num_hidden_layers=LAYERS, initializer_range=0.15)
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +49,10 @@ def curve() -> list[dict]:
 
 def test_agreement_rises_as_it_trains():
     lines = curve()
-    assert float(lines[-1]["agreement"]) > float(lines[0]["agreement"]) + 0.05
-    assert float(lines[-1]["loss"]) < float(lines[0]["loss"])
+    untouched, fitted, *_, trained = lines
+    assert float(fitted["agreement"]) > float(untouched["agreement"]) + 0.1
+    assert float(trained["agreement"]) > float(untouched["agreement"]) + 0.1
+    assert float(trained["loss"]) < float(fitted["loss"]) < float(untouched["loss"])
     assert [float(line["minutes"]) for line in lines] == sorted(float(line["minutes"]) for line in lines)
 
 

@@ -22,7 +22,7 @@ from .teacher import Teacher
 from .train import Plan, train
 
 FAMILIES = ("llama", "qwen2")
-BATCH = 96  # conversations that the target writes side by side
+BATCH = 48  # conversations that the target writes side by side
 
 
 class Course:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from .student import Student
 
-RIDGE = 1e-3  # pull towards the target's own weights, as a share of the features' mean square
+RIDGE = 3e-3  # pull towards the target's own weights, as a share of the features' mean square
 
 
 def stream_loss(streams: list[torch.Tensor], states: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from .streams import fit, stream_loss
 from .student import Student
 
 WARM_UP, DECAY = 0.03, 0.5  # shares of the time in which the learning rate rises and, at the end, falls to nothing
+FIT_SHARDS = 4  # how many of the first shards the closed-form fit sees: a dozen tokens for each number it chooses
 NEGATIVES = 2048  # tokens outside the draft's vocabulary that a step's head has besides it, drawn anew each step
 
 
@@ -28,13 +29,13 @@ class Plan:
 
     minutes: float
     seed: int = 0
-    rate: float = 6e-4
+    rate: float = 5e-4
     loss: str = "forward_kl"
     stream_weight: float = 1.0
-    rows: int = 4
-    measure_every: float = 60.0  # seconds of training
+    rows: int = 2
+    measure_every: float = 300.0  # seconds of training
     measure_rows: int = 32
-    save_every: float = 120.0
+    save_every: float = 150.0
 
 
 def train(student: Student, folder: Path, vocabulary: torch.Tensor, plan: Plan, report: Callable[[dict], None]) -> dict:
@@ -58,8 +59,8 @@ def train(student: Student, folder: Path, vocabulary: torch.Tensor, plan: Plan, 
     total, losses = plan.minutes * 60, []
     if not state["curve"]:
         _measure(student, held, vocabulary, plan, state, losses, report)
-        began, first = time.perf_counter(), read(shards(folder)[HELD_OUT + 1], "ids", "states")
-        fit(student, first["ids"].long(), first["states"])
+        began = time.perf_counter()
+        fit(student, *_first(folder))
         state["seconds"] += time.perf_counter() - began
         _measure(student, held, vocabulary, plan, state, losses, report)
     try:
@@ -80,6 +81,12 @@ def train(student: Student, folder: Path, vocabulary: torch.Tensor, plan: Plan, 
         _measure(student, held, vocabulary, plan, state, losses, report)
         saver.save()
     return state
+
+
+def _first(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """ids and states of the first shards to be trained on, enough for the fit."""
+    parts = [read(path, "ids", "states") for path in shards(folder)[HELD_OUT + 1 :][:FIT_SHARDS]]
+    return torch.cat([part["ids"] for part in parts]).long(), torch.cat([part["states"] for part in parts])
 
 
 def schedule(done: float) -> float:
