@@ -107,7 +107,7 @@ class Guesses:
             context = (*context, tokens[-1]) if (place + len(tokens)) % self.period else ()
         return Proposal(torch.tensor(tokens), rows)
 
-    def settle(self, length, accepted):
+    def settle(self, length):
         pass
 
 

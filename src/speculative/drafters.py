@@ -37,8 +37,8 @@ class Drafter(Protocol):
     def propose(self, sequence: torch.Tensor, limit: int) -> Proposal:
         """At most `limit` tokens to follow sequence (n,) int64; fewer, or none, are allowed."""
 
-    def settle(self, length: int, accepted: int) -> None:
-        """The first `length` tokens stand, `accepted` of the last proposal among them; forget what lies beyond."""
+    def settle(self, length: int) -> None:
+        """The first `length` tokens stand; forget what lies beyond."""
 
 
 class ModelDrafter:
@@ -146,5 +146,5 @@ class ModelDrafter:
         wide[:, ids] = rows
         return wide
 
-    def settle(self, length: int, accepted: int) -> None:
+    def settle(self, length: int) -> None:
         self.model.rollback(min(self.model.length, length))

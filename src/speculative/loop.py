@@ -96,7 +96,7 @@ def decode(run: Run) -> Iterator[list[int]]:
     finally:
         run.target.rollback(min(run.target.length, run.length - 1))
         if run.drafter is not None:
-            run.drafter.settle(run.length - 1, 0)
+            run.drafter.settle(run.length - 1)
 
 
 def _prefill(run: Run) -> None:
@@ -131,10 +131,10 @@ def _step(run: Run) -> list[int]:
     if kept > accepted:
         run.sequence[length + accepted] = token
     run.length += kept
-    stands = length + min(accepted, kept)
-    target.rollback(min(target.length, stands))
+    # The last token is always fed by the pass that follows it.
+    target.rollback(run.length - 1)
     if run.drafter is not None:
-        run.drafter.settle(stands, accepted)
+        run.drafter.settle(run.length - 1)
     stats.generated += kept
     stats.target_passes += 1
     stats.draft_seconds += drafted - begun

@@ -44,5 +44,5 @@ class PromptLookup:
                 self._ends[tuple(self._tokens[-n:])] = len(self._tokens)
             self._tokens.append(token)
 
-    def settle(self, length: int, accepted: int) -> None:
+    def settle(self, length: int) -> None:
         """Nothing to forget: only tokens that stand are ever read."""
