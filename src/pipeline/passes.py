@@ -86,7 +86,7 @@ def _propose(drafter, draft, sequence) -> float:
     begun = now(draft.device)
     drafter.propose(sequence, DRAFTED)
     spent = now(draft.device) - begun
-    drafter.settle(len(sequence) - 1, 0)
+    draft.rollback(len(sequence) - 1)
     return spent / DRAFTED
 
 
