@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from src.pipeline.comparison import PeerFigures, Peers, peers_file
+from src.pipeline.comparison import figures as peer_figures
 from src.pipeline.console import say, stage
 from src.pipeline.costmodel import Costs, Figures, costs_file
 from src.pipeline.files import ResultError, new_directory, read_json, write_json, write_text
@@ -67,6 +69,7 @@ def collect(params: Params) -> tuple[Summary, Lossless]:
         repeats=params.repeats,
         models={slug: Model(parameters=m.parameters, weight_bytes=m.weight_bytes) for slug, m in models.items()},
         costs=costs,
+        peers={target: _read_peers(target, settings) for target in params.targets},
         cells=cells,
     )
     return summary, Lossless(cells=verdicts)
@@ -77,6 +80,13 @@ def _read_costs(target: str, settings: Settings) -> Figures:
     if record.settings != settings:
         raise ResultError(f"{file}: was made with other settings than now; make it anew with `dvc repro`")
     return record.figures
+
+
+def _read_peers(target: str, settings: Settings) -> PeerFigures:
+    record = read_json(file := peers_file(target), Peers)
+    if record.settings != settings:
+        raise ResultError(f"{file}: was made with other settings than now; make it anew with `dvc repro`")
+    return peer_figures(record)
 
 
 def _read_cell(target: str, draft: str, k: int, settings: Settings, costs: Figures) -> tuple[Cell, CellVerdicts]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from src.pipeline.comparison import PeerFigures
 from src.pipeline.costmodel import Figures, predicted
 from src.pipeline.files import Record
 from src.pipeline.results import CellTiming, CellTokens, CellVerdicts, Part, Settings, Timing
@@ -74,6 +75,7 @@ class Summary(Record):
     repeats: int
     models: dict[str, Model]
     costs: dict[str, Figures]
+    peers: dict[str, PeerFigures]
     cells: list[Cell]
 
 
@@ -119,7 +121,6 @@ def summarize(tokens: CellTokens, timing: CellTiming, verdicts: CellVerdicts, co
     counts, seed = tokens.prompts, tokens.settings.seed
     predict = partial(predicted, costs, tokens.draft, tokens.k)
     fast = [sample for row in timing.prompts for sample in row.speculative]
-    plain = [sample for row in timing.prompts for sample in row.plain]
     total = sum(sample.decode for sample in fast)
     return Cell(
         target=tokens.target,
@@ -130,8 +131,8 @@ def summarize(tokens: CellTokens, timing: CellTiming, verdicts: CellVerdicts, co
         draft_share=sum(sample.draft for sample in fast) / total,
         target_share=sum(sample.target for sample in fast) / total,
         other_share=sum(sample.other for sample in fast) / total,
-        plain_prefill_seconds=sum(sample.prefill for sample in plain) / len(plain),
-        prefill_seconds=sum(sample.prefill for sample in fast) / len(fast),
+        plain_prefill_seconds=sum(row.plain[0].prefill for row in timing.prompts) / len(timing.prompts),
+        prefill_seconds=sum(row.speculative[0].prefill for row in timing.prompts) / len(timing.prompts),
         acceptance_by_position=by_position(counts),
         verdict=worst(verdicts),
         bit_identical=verdicts.bit_identical,

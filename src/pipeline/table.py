@@ -1,5 +1,6 @@
 """The summary as Markdown: one line on the machine, the best cells, a sentence on them, the whole sweep."""
 
+from src.pipeline.comparison import in_words
 from src.pipeline.explain import cells_by_pair, fastest, notes, percent, span
 from src.pipeline.summary import Cell, Speed, Summary
 
@@ -19,6 +20,7 @@ def render(summary: Summary) -> str:
             right=range(2, 10),
         ),
         _categories(summary),
+        "\n".join(in_words(slug, peer, summary.machine["transformers"]) for slug, peer in summary.peers.items()),
     ]
     return "\n\n".join(parts) + "\n"
 
