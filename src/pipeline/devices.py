@@ -26,6 +26,7 @@ DEVICES = {
     "m2-ultra": Device(800e9, 27.2e12, "Apple newsroom, M2 Ultra (2023)"),
     "m3-max": Device(400e9, None, "Apple, MacBook Pro (2023), 40-core GPU; Apple gives no arithmetic"),
     "m4-max": Device(546e9, None, "Apple newsroom, M4 Max (2024), 40-core GPU; Apple gives no arithmetic"),
+    "m5": Device(153e9, None, "Apple newsroom, M5 (2025); Apple gives no arithmetic"),
     "rtx-3090": Device(936e9, 71e12, "NVIDIA, Ampere GA102 whitepaper"),
     "rtx-4090": Device(1008e9, 165.2e12, "NVIDIA, Ada GPU architecture whitepaper"),
     "a100": Device(2039e9, 312e12, "NVIDIA, A100 80GB SXM datasheet"),
@@ -46,7 +47,8 @@ def pass_seconds(device: Device, parameters: float, weight_bytes: float, rows: i
 class Advice(NamedTuple):
     """What a pair does at a batch size. plain, speculative: tokens a second, all sequences together; k = 0: no draft.
 
-    break_even: the constant α above which the best k pays, None if none does; bound: what limits the verifying pass.
+    break_even: the constant α above which the best k pays, None if none does; bound: what limits the verifying pass,
+    unknown for a batch where nobody says what the device computes.
     """
 
     batch: int
@@ -92,5 +94,11 @@ def advise(device: Device, pair: Pair, acceptance, ks: list[int], batch: int) ->
         k=k,
         factor=factor,
         break_even=break_even_alpha(tried, c, v),
-        bound="bandwidth" if target(tried + 1) <= reading else "arithmetic",
+        bound=_bound(device, target(tried + 1), reading, batch),
     )
+
+
+def _bound(device: Device, seconds: float, reading: float, batch: int) -> str:
+    if device.arithmetic is None and batch > 1:
+        return "unknown"
+    return "bandwidth" if seconds <= reading else "arithmetic"

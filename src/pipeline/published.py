@@ -27,10 +27,10 @@ class Point(NamedTuple):
 
 
 POINTS = [
-    Point("Qwen2.5-1.5B with 0.5B", "reference machine", 2, 1.54e9, 0.494e9, (24, 28), 1 + 2 * 0.694, 1.13,
-          "this project's reference, α = 69.4 % at k = 2"),
-    Point("Qwen2.5-3B with 0.5B", "reference machine", 3, 3.09e9, 0.494e9, (24, 36), 1 + 3 * 0.613, 1.50,
-          "this project's reference, α = 61.3 % at k = 3"),
+    Point("Qwen2.5-1.5B with 0.5B", "Apple M5", 2, 1.54e9, 0.494e9, (24, 28), 1 + 2 * 0.694, 1.13,
+          "this project's reference: α = 69.4 % at k = 2"),
+    Point("Qwen2.5-3B with 0.5B", "Apple M5", 3, 3.09e9, 0.494e9, (24, 36), 1 + 3 * 0.613, 1.50,
+          "this project's reference: α = 61.3 % at k = 3"),
     Point("Qwen2.5-Coder-7B with 0.5B", "RTX 4090", 4, 7.62e9, 0.494e9, (24, 28), None, 1.72,
           "vllm-project/vllm#13849: 15.73 ms a token without, 9.15 ms with"),
     Point("Llama-2-70B with 7B, int4", "A100", 5, 69e9, 6.74e9, (32, 80), None, 1.92,
