@@ -116,7 +116,7 @@ def _write_baseline(settings: Settings, prompts: list) -> None:
     timing = [Timing(**row, generated=settings.max_new_tokens, plain=[second]) for row in rows]
     tokens_file, timing_file = baseline_files("target")
     same = {"target": "target", "settings": settings}
-    write_json(tokens_file, BaselineTokens(**same, exact=True, prompts=tokens, check=tokens[:2], logits={}))
+    write_json(tokens_file, BaselineTokens(**same, exact=True, prompts=tokens, check=tokens[:2]))
     write_json(timing_file, BaselineTiming(**same, machine=FINGERPRINT, prompts=timing))
 
 

@@ -10,7 +10,7 @@ from src.pipeline.pair import decode, encode_all, open_pair
 from src.pipeline.params import Params, load_params
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import BaselineTokens, CellTokens, CellVerdicts, Settings, Verdict, baseline_files, cell_files
-from src.pipeline.widths import digests, margin
+from src.pipeline.widths import margin
 
 
 def compare(id: str, plain: list[int], speculative: list[int]) -> Verdict:
@@ -35,17 +35,21 @@ def weigh(verdict: Verdict, gap: float, near_tie: float) -> Verdict:
     return verdict.model_copy(update={"margin": gap, "verdict": "near tie" if abs(gap) <= near_tie else "different"})
 
 
-def judge_sweep(params: Params, base: BaselineTokens, cell: CellTokens, target, encoded: list) -> list[Verdict]:
-    """The sweep's own tokens against plain decoding's in the same dtype."""
-    verdicts = []
-    for plain, row, ids in zip(base.prompts, cell.prompts, encoded, strict=True):
-        verdict = compare(row.id, plain.tokens, row.tokens)
-        if params.temperature > 0:
-            verdict = Verdict(id=row.id, verdict="sampled")
-        elif verdict.plain is not None and verdict.speculative is not None:
-            gap = margin(target, ids, plain.tokens[: verdict.position + 1], verdict.speculative)
-            verdict = weigh(verdict, gap, params.check.near_tie)
-        verdicts.append(verdict)
+def judge_sweep(params: Params, prompts: list[Prompt], base: BaselineTokens, cell: CellTokens) -> list[Verdict]:
+    """The sweep's own tokens against plain decoding's in the same dtype; only a difference needs the target."""
+    rows = list(zip(base.prompts, cell.prompts, strict=True))
+    if params.temperature > 0:
+        return [Verdict(id=row.id, verdict="sampled") for _, row in rows]
+    verdicts = [compare(row.id, plain.tokens, row.tokens) for plain, row in rows]
+    if all(verdict.verdict == "identical" for verdict in verdicts):
+        return verdicts
+    target, _, tok = open_pair(params, cell.target)
+    encoded = encode_all(params, prompts, target, tok)
+    for at, verdict in enumerate(verdicts):
+        if verdict.plain is not None and verdict.speculative is not None:
+            before = base.prompts[at].tokens[: verdict.position + 1]
+            gap = margin(target, encoded[at], before, verdict.speculative)
+            verdicts[at] = weigh(verdict, gap, params.check.near_tie)
     return verdicts
 
 
@@ -60,13 +64,13 @@ def judge_float32(params: Params, base: BaselineTokens, prompts: list[Prompt], c
     return verdicts
 
 
-def judge_logits(base: BaselineTokens, target, encoded: list, k: int) -> tuple[bool | None, int]:
-    """Whether passes over k+1 rows give the logits of plain decoding to the bit, and at how many positions."""
-    if not target.exact:
+def judge_logits(base: BaselineTokens, cell: CellTokens) -> tuple[bool | None, int]:
+    """Whether passes over k+1 rows gave the logits of plain decoding to the bit, and at how many positions."""
+    compared = sum(len(row.logits) for row in base.prompts)
+    if not base.exact or not compared:
         return None, 0
-    some = list(zip(base.prompts, encoded, strict=True))[: len(base.logits)]
-    same = [digests(target, ids, row.tokens, k + 1) == base.logits[row.id] for row, ids in progress(some, "logits")]
-    return all(same), sum(len(base.logits[row.id]) for row, _ in some)
+    rows = zip(base.prompts, cell.prompts, strict=True)
+    return all(plain.logits == row.logits for plain, row in rows), compared
 
 
 def lossless(
@@ -87,11 +91,8 @@ def lossless(
     if not base.settings == cell.settings == Settings.of(params, prompts):
         raise ResultError(f"{tokens_file}: was decoded with other settings than now; make it anew with `dvc repro`")
     say(f"lossless {target} with {draft}, k={k}: {len(prompts)} outputs, {len(base.check)} more in float32")
-    big, _, tok = open_pair(params, target)
-    encoded = encode_all(params, prompts, big, tok)
-    sweep = judge_sweep(params, base, cell, big, encoded)
-    same_bits, compared = judge_logits(base, big, encoded, k)
-    del big
+    sweep = judge_sweep(params, prompts, base, cell)
+    same_bits, compared = judge_logits(base, cell)
     float32 = judge_float32(params, base, prompts, cell)
     record = CellVerdicts(
         target=target, draft=draft, k=k, dtype=params.dtype, near_tie=params.check.near_tie,

@@ -63,18 +63,19 @@ def encode_all(params: Params, prompts: list[Prompt], target, tok) -> list:
     return encoded
 
 
-def decode(params: Params, pair, ids, k: int, *, greedy_tokens: int | None = None):
-    """(tokens, Stats) after the prompt `ids`, from empty caches; k=0 is plain decoding.
+def decode(params: Params, pair, ids, k: int, *, greedy_tokens: int | None = None, fresh: bool = True):
+    """(tokens, Stats) after the prompt `ids`; k=0 is plain decoding.
 
-    greedy_tokens: decode greedily, and that many tokens, instead of what params.yaml says.
+    greedy_tokens: decode greedily, and that many tokens, instead of what params.yaml says. fresh: from empty caches;
+    otherwise a prompt that was decoded just before finds its prefill done, where the models allow it.
     """
     from src.speculative.decoding import generate
 
     target, draft, tok = pair
-    # Emptied, or a prompt that was decoded before would find its prefill done.
-    target.rollback(0)
-    if draft is not None:
-        draft.rollback(0)
+    if fresh:
+        target.rollback(0)
+        if draft is not None:
+            draft.rollback(0)
     chosen = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     if greedy_tokens is not None:
         chosen = {}

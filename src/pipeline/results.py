@@ -63,6 +63,7 @@ class Tokens(Part):
     id: str
     category: str
     tokens: list[int]
+    logits: list[str] = []  # a digest of the target's logits at each position, if its passes are width-invariant
 
 
 class BaselineTokens(Record):
@@ -73,7 +74,6 @@ class BaselineTokens(Record):
     exact: bool  # whether a width-invariant pass was found and used
     prompts: list[Tokens]
     check: list[Tokens]
-    logits: dict[str, list[str]]  # by prompt of the check: a digest of the logits at each decoded position
 
 
 class Seconds(Part):
@@ -91,7 +91,10 @@ class Seconds(Part):
 
 
 class Timing(Part):
-    """The raw samples of one prompt, one entry a repeat; plain and speculative of a repeat ran back to back."""
+    """The raw samples of one prompt, one entry a repeat; plain and speculative of a repeat ran back to back.
+
+    The first entries started from empty caches; later ones may have found the prompt's prefill done.
+    """
 
     id: str
     category: str

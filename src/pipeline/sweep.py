@@ -10,33 +10,35 @@ from src.pipeline.pair import decode, encode_all, open_pair, seconds, timed
 from src.pipeline.params import Params, load_params
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import MACHINE, CellTiming, CellTokens, Counts, Machine, Settings, Timing, cell_files
+from src.pipeline.widths import digests
 
 
 def run_cell(params: Params, prompts: list[Prompt], pair, encoded: list, k: int) -> tuple[list[Counts], list[Timing]]:
     """Decode each prompt plainly and speculatively, back to back, in alternating order, after a warm-up.
 
     A machine's speed drifts by more than the effect; within a pair of runs it hardly does, and which of the two comes
-    first alternates from prompt to prompt and from repeat to repeat.
+    first alternates from prompt to prompt and from repeat to repeat. The first pair of each prompt starts with empty
+    caches, and its prefill is the one that counts.
     """
     for ids in encoded[: params.warmup]:
         decode(params, pair, ids, 0)
         decode(params, pair, ids, k)
-    samples: list[dict[int, list]] = [{0: [], k: []} for _ in prompts]
-    rounds = [(repeat, at) for repeat in range(params.repeats) for at in range(len(prompts))]
-    for repeat, at in progress(rounds, f"k={k}"):
-        for width in (0, k) if (repeat + at) % 2 == 0 else (k, 0):
-            with timed():
-                samples[at][width].append(decode(params, pair, encoded[at], width))
-    rows = list(zip(prompts, samples, strict=True))
-    return [_counts(prompt, runs[k][0]) for prompt, runs in rows], [_timing(prompt, runs, k) for prompt, runs in rows]
+    counts, timing = [], []
+    for at, prompt in enumerate(progress(prompts, f"k={k}")):
+        runs: dict[int, list] = {0: [], k: []}
+        for repeat in range(params.repeats):
+            for width in (0, k) if (repeat + at) % 2 == 0 else (k, 0):
+                with timed():
+                    runs[width].append(decode(params, pair, encoded[at], width, fresh=repeat == 0))
+        counts.append(_counts(prompt, runs[k][0], digests(pair[0], encoded[at], runs[k][0][0].tolist(), k + 1)))
+        timing.append(_timing(prompt, runs, k))
+    return counts, timing
 
 
-def _counts(prompt: Prompt, run) -> Counts:
+def _counts(prompt: Prompt, run, logits: list[str]) -> Counts:
     tokens, stats = run
-    names = set(Counts.model_fields) - {"id", "category", "tokens"}
-    return Counts(
-        id=prompt.id, category=prompt.category, tokens=tokens.tolist(), **{name: getattr(stats, name) for name in names}
-    )
+    counted = {name: getattr(stats, name) for name in Counts.model_fields if hasattr(stats, name)}
+    return Counts(id=prompt.id, category=prompt.category, tokens=tokens.tolist(), logits=logits, **counted)
 
 
 def _timing(prompt: Prompt, runs: dict[int, list], k: int) -> Timing:
@@ -56,16 +58,16 @@ def sweep(
 ) -> None:
     """Time speculative decoding of every prompt by TARGET with K tokens of DRAFT a pass, against plain decoding.
 
-    Plain and speculative decoding of a prompt run back to back, `repeats` times in alternating order. Tokens and
-    counts go to results/sweep/TARGET/DRAFT/kK.json, seconds to kK-timing.json beside it. Example:
-    python -m src.pipeline.sweep smollm2-135m smollm2-draft 4
+    Plain and speculative decoding of a prompt run back to back, `repeats` times in alternating order. Tokens, counts
+    and digests of the target's logits go to results/sweep/TARGET/DRAFT/kK.json, seconds to kK-timing.json beside it.
+    Example: python -m src.pipeline.sweep smollm2-135m smollm2-draft 4
     """
     params = load_params()
     prompts = load_prompts(params.prompts)
     machine = read_json(MACHINE, Machine).fingerprint
     cell = {"target": target, "draft": draft, "k": k, "settings": Settings.of(params, prompts)}
     say(f"sweep {target} with {draft}, k={k}{_where(params, target, draft, k)}: {len(prompts)} prompts x "
-        f"{params.max_new_tokens} tokens, {params.repeats} times")  # fmt: skip
+        f"{params.max_new_tokens} tokens, {'once' if params.repeats == 1 else f'{params.repeats} times'}")  # fmt: skip
     pair = open_pair(params, target, draft)
     encoded = encode_all(params, prompts, pair[0], pair[2])
     counts, timing = run_cell(params, prompts, pair, encoded, k)

@@ -6,19 +6,21 @@ import hashlib
 def digests(target, ids, tokens: list[int], rows: int) -> list[str]:
     """A digest for each position of `tokens`, decoded after the prompt `ids`, when a pass has `rows` rows.
 
-    With rows=1 these are the passes of plain decoding; with rows=k+1 the ones of verification. Worked example:
-    prompt a b c, tokens x y z, rows 2: the prefill takes a b; the passes take (c x) and (y), whose rows are the
-    distributions of x, y and z.
+    Empty where the target is not width-invariant, for then they differ. With rows=1 these are the passes of plain
+    decoding; with rows=k+1 the ones of verification. Worked example: prompt a b c, tokens x y z, rows 2: the prefill
+    takes a b; the passes take (c x) and (y), whose rows are the distributions of x, y and z.
     """
     import torch
 
-    target.rollback(0)
+    if not target.exact:
+        return []
     sequence = torch.cat((ids, torch.tensor(tokens, dtype=torch.int64))).to(target.device)
     first = len(ids) - 1
     found: list[str] = []
     with torch.inference_mode():
-        if first:
-            target.forward(sequence[:first], keep=0)
+        done = target.reuse(sequence[: first + 1])
+        if first > done:
+            target.forward(sequence[done:first], keep=0)
         for start in range(first, first + len(tokens), rows):
             logits = target.forward(sequence[start : min(start + rows, first + len(tokens))])
             found += [_digest(row) for row in logits]
