@@ -33,7 +33,8 @@ def measure(params: Params, target: str, draft: str | None) -> dict:
     prompts = load_prompts(params.prompts)[:PROMPTS]
     pair = open_pair(params, target, draft)
     encoded = encode_all(params, prompts, pair[0], pair[2])
-    short = params.model_copy(update={"max_new_tokens": TOKENS, "ignore_eos": True, "temperature": 0.0})
+    tokens = min(TOKENS, params.max_new_tokens)
+    short = params.model_copy(update={"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0.0})
 
     def ours(ids, k):
         tokens, stats = decode(short, pair, ids, k)
@@ -43,7 +44,7 @@ def measure(params: Params, target: str, draft: str | None) -> dict:
     rivals = open_rivals(params, target, draft)
 
     def theirs(ids, k):
-        return generate(rivals, ids, k, TOKENS)
+        return generate(rivals, ids, k, tokens)
 
     ways, trials, ks = [("plain", ours, 0), ("generate", theirs, 0)], {}, [None, None]
     if draft is not None:
@@ -56,7 +57,7 @@ def measure(params: Params, target: str, draft: str | None) -> dict:
     rows = progress(list(zip(prompts, encoded, strict=True)), f"{len(ways)} ways of decoding")
     runs = [_run(prompt.id, ids, ways, at) for at, (prompt, ids) in enumerate(rows)]
     memory = None if room is None else max(0, room - _cache_bytes(pair))
-    return {"k": ks[0], "assisted_k": ks[1], "trials": trials, "runs": runs, "memory": memory}
+    return {"tokens": tokens, "k": ks[0], "assisted_k": ks[1], "trials": trials, "runs": runs, "memory": memory}
 
 
 def _run(id: str, ids, ways: list, at: int) -> Run:
@@ -93,7 +94,7 @@ def peers(target: Annotated[str, typer.Argument(help="a name of the catalogue `m
     draft = comparable(params)
     say(f"peers: {target}{f' with {draft}' if draft else ''}, beside transformers")
     record = Peers(
-        target=target, draft=draft, settings=Settings.of(params, load_prompts(params.prompts)), tokens=TOKENS,
+        target=target, draft=draft, settings=Settings.of(params, load_prompts(params.prompts)),
         machine=read_json(MACHINE, Machine).fingerprint, weight_bytes=weights_read(MODELS / target, params.dtype)[0],
         repeats=REPEATS, **measure(params, target, draft),
     )  # fmt: skip
