@@ -167,6 +167,7 @@ def roofline(costs: list[Costs]) -> Figure:
                 axes.annotate(f"{rows}", (x, y / 1e9), (0, -12), textcoords="offset points", ha="center", fontsize=8)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
+    axes.margins(y=0.12)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.legend(frameon=False, fontsize=8)
