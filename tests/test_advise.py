@@ -11,7 +11,7 @@ from src.pipeline.devices import DEVICES, Device, Pair, advise, pass_seconds
 from src.pipeline.params import load_params
 from src.pipeline.report import collect
 from src.speculative import theory
-from tests.made_up import write_results
+from tests.made_up import ROOT, write_results
 
 PAIR = Pair(7e9, 0.5e9, 2.0, 2.0)
 KS = list(range(1, 13))
@@ -143,3 +143,7 @@ def test_the_alpha_that_a_point_needs_gives_the_published_factor():
         alpha = published.needed_alpha(point)[0]
         assert theory.mbsu(alpha, point.k, point.draft, point.target) == pytest.approx(point.published)
     assert len(table(run("--published"))) == 1 + len(published.POINTS)
+
+
+def test_the_readme_shows_predicted_beside_published():
+    assert published.table() in (ROOT / "README.md").read_text(encoding="utf-8")
