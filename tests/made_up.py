@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from ruamel.yaml import YAML
 
-from src.pipeline import costmodel
+from src.pipeline import comparison, costmodel
 from src.pipeline.files import Record, read_json, write_json
 from src.pipeline.origins import ModelInfo
 from src.pipeline.params import load_params
@@ -63,6 +63,7 @@ def write_results(folder: Path, *, drafts: dict = DRAFTS, ks=(1, 2, 4, 6), noise
         write_json(model_file(slug, role), info)
     write_json(costmodel.costs_file("target"), made_up_costs(settings, drafts, chance, noise))
     _write_baseline(settings, prompts)
+    write_json(comparison.peers_file("target"), made_up_peers(settings, prompts, list(drafts)))
     for (draft, (alpha, c)), k in itertools.product(drafts.items(), ks):
         _write_cell(settings, prompts, draft, k, alpha, c, chance, noise)
 
@@ -100,6 +101,22 @@ def made_up_costs(settings: Settings, drafts: dict, chance, noise: float, rounds
     return costmodel.Costs(
         target="target", settings=settings, machine=FINGERPRINT, samples=samples, figures=costmodel.figures(samples)
     )
+
+
+def made_up_peers(settings: Settings, prompts: list, drafts: list) -> comparison.Peers:
+    """What the stage `peers` would store: transformers takes half as long again, and assisted a quarter."""
+    runs = [
+        comparison.Run(
+            id=prompt.id, plain=[1.0, 1.1], generate=[1.5, 1.65], speculative=[0.8, 0.8], assisted=[1.0, 1.0],
+            same_plain=True, same_assisted=True,
+        )
+        for prompt in prompts[:3]
+    ]  # fmt: skip
+    return comparison.Peers(
+        target="target", draft=drafts[0], settings=settings, machine=FINGERPRINT, tokens=32, repeats=2, k=4,
+        assisted_k=2, trials={"speculative": {"4": 0.8}, "assisted": {"2": 1.0}}, runs=runs, memory=27_000_000,
+        weight_bytes=270_000_000,
+    )  # fmt: skip
 
 
 def _answer(prompt, tokens: int) -> list[int]:

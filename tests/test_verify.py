@@ -116,6 +116,8 @@ def test_a_changed_digit_of_the_table_is_named_with_its_line(results):
         ("results/costs/target.json", ("figures", "v", 4), 0.5),
         ("results/costs/target.json", ("samples", "passes", 4, 0), 9.0),
         ("results/costs/target.json", ("samples", "bandwidth"), 1e9),
+        ("results/peers/target.json", ("runs", 0, "assisted", 0), 9.0),
+        ("results/peers/target.json", ("settings", "device"), "mps"),
         ("results/metrics/target/good/k4.json", ("speedup",), 3.0),
         ("results/lossless.json", ("cells", 0, "sweep", 0, "verdict"), "near tie"),
         ("results/drafts/good.json", ("parameters",), 7),

@@ -8,6 +8,7 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
+from src.pipeline.comparison import Peers, peers_file
 from src.pipeline.costmodel import Costs, costs_file, figures
 from src.pipeline.files import ResultError, read_json
 from src.pipeline.lossless import compare
@@ -57,6 +58,14 @@ def costs(target: str, settings: Settings) -> Iterator[str]:
         yield from _recorded(file, record, settings)
         for phrase in differences(record.figures.model_dump(), figures(record.samples).model_dump(), "figures"):
             yield f"{file}: {phrase}"
+
+
+def peers(target: str, settings: Settings) -> Iterator[str]:
+    """Of a target beside transformers; its figures are made when the report is."""
+    file = peers_file(target)
+    record = yield from read(file, Peers)
+    if record:
+        yield from _recorded(file, record, settings)
 
 
 def cell(params: Params, target: str, draft: str, k: int, settings: Settings, ids: list[str]) -> Iterator[str]:

@@ -30,6 +30,7 @@ def faults(params: Params) -> Iterator[str]:
     for target in params.targets:
         yield from checks.baseline(target, settings, ids)
         yield from checks.costs(target, settings)
+        yield from checks.peers(target, settings)
     for target, draft, k in product(params.targets, params.drafts, params.ks):
         yield from checks.cell(params, target, draft, k, settings, ids)
     try:
@@ -37,7 +38,7 @@ def faults(params: Params) -> Iterator[str]:
     except TinydraftError as error:
         yield str(error)
         return
-    except (ValueError, ArithmeticError) as error:  # samples that no measurement gives
+    except (ValueError, ArithmeticError, LookupError) as error:  # samples that no measurement gives
         yield f"{SUMMARY}: cannot be recomputed ({error})"
         return
     yield from _stored(SUMMARY, Summary, summary)
