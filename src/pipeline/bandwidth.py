@@ -33,13 +33,17 @@ def read_bandwidth(device: str) -> float:
 def arithmetic(device: str, dtype: str) -> float:
     """Floating-point operations a second of a square matrix product, in `dtype` or float32, whichever is faster.
 
-    A processor without arithmetic of its own in a half-precision type does better to widen it, and so float32 counts.
+    A processor that has no products in a half-precision type emulates them, slowly, and widens in fact.
     """
     import torch
 
+    from src.speculative.linear import multiplies
+
     size = 768 if device == "cpu" else 4096
-    best = 0.0
-    for kind in {torch.float32, getattr(torch, dtype)}:
+    best, kinds = 0.0, {torch.float32}
+    if dtype != "float32" and (device != "cpu" or multiplies(getattr(torch, dtype))):
+        kinds.add(getattr(torch, dtype))
+    for kind in kinds:
         square = torch.ones(size, size, device=device, dtype=kind)
         spent = min(_seconds(lambda square=square: square @ square, device) for _ in range(3))
         best = max(best, 2 * size**3 / spent)
