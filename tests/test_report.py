@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from workshop import refused, run
 
 from src.pipeline.files import read_json, write_json
+from src.pipeline.params import load_params
 from src.pipeline.results import CellTiming, CellTokens, CellVerdicts, Lossless, Seconds, Verdict, cell_files
 from src.pipeline.summary import Summary, interval
 
@@ -88,7 +89,7 @@ def test_the_table_has_a_row_per_cell_and_names_where_and_how_it_was_measured():
     first = text.splitlines()[0]
     for part in ("Made-up 3000", "cpu", "bfloat16", "2 threads", "prompts/default.jsonl", "greedy", "torch 2.13.0"):
         assert part in first
-    for part in ("2 cores", "24 GiB", "12 prompts", "48 tokens", "transformers 5.24.0"):
+    for part in ("2 cores", "24 GiB", "12 prompts", f"{load_params().max_new_tokens} tokens", "transformers 5.24.0"):
         assert part in first
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| target | ")]
     rows = [[part.strip() for part in row] for row in rows if len(row) == 11][1:]
@@ -150,9 +151,10 @@ def test_a_missing_cell_is_named_and_nothing_is_written(which):
 
 
 def test_a_cell_of_other_settings_is_refused():
-    set_params(max_new_tokens=47)
+    before = load_params().max_new_tokens
+    set_params(max_new_tokens=before - 1)
     assert "with other settings than now" in refused("report")
-    set_params(max_new_tokens=48)
+    set_params(max_new_tokens=before)
     file = Path("prompts/default.jsonl")
     file.write_text(file.read_text().replace("bread", "cake"))
     assert "with other settings than now" in refused("report")

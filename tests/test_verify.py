@@ -144,9 +144,9 @@ def test_a_missing_file_is_named_once(results, file):
 
 def test_changed_prompts_and_params_are_named(results):
     params = Path("params.yaml")
-    params.write_text(params.read_text().replace("max_new_tokens: 48", "max_new_tokens: 49"))
-    assert any("max_new_tokens = 48, and now it is 49" in fault for fault in faults(load_params()))
-    params.write_text(params.read_text().replace("max_new_tokens: 49", "max_new_tokens: 48"))
+    params.write_text(params.read_text().replace("max_new_tokens: 32", "max_new_tokens: 49"))
+    assert any("max_new_tokens = 32, and now it is 49" in fault for fault in faults(load_params()))
+    params.write_text(params.read_text().replace("max_new_tokens: 49", "max_new_tokens: 32"))
     prompts = Path(load_params().prompts)
     prompts.write_text(prompts.read_text().replace("bread", "cake", 1))
     assert any("prompts_sha256" in fault for fault in faults(load_params()))
