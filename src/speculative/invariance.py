@@ -39,19 +39,33 @@ def make_exact(model: CausalLM) -> bool:
 @torch.inference_mode()
 def probe(network) -> tuple[int, str] | None:
     """(rows, attention) of the first form that holds, the cheapest first, or None. Leaves the network as it was."""
-    trial = copy.copy(network)
-    trial.layers, trial._cache, trial.capacity = network.layers[:2], [], 0
-    trial.reserve(max(CONTEXTS) + 2 * WIDEST)
-    generator = torch.Generator().manual_seed(0)
-    for cache in trial._cache:
-        cache.copy_(torch.randn(cache.shape, generator=generator))
-    ids = torch.randint(network.config.vocab_size, (WIDEST,), generator=generator).to(network.device)
+    trial, ids = _trial(network)
     for rows in MULTIPLES:
         for attention in ("batched", "rowwise"):
             trial.rows, trial.attention = rows, attention
             if all(_holds(trial, ids, start) for start in CONTEXTS):
                 return rows, attention
     return None
+
+
+@torch.inference_mode()
+def invariant(network, rows: int, attention: str) -> bool:
+    """Whether one form holds."""
+    trial, ids = _trial(network)
+    trial.rows, trial.attention = rows, attention
+    return all(_holds(trial, ids, start) for start in CONTEXTS)
+
+
+def _trial(network):
+    """Two layers and the head of the network, with a cache of noise, and tokens to feed it."""
+    trial = copy.copy(network)
+    trial.layers, trial._cache, trial.capacity = network.layers[:2], [], 0
+    trial.reserve(max(CONTEXTS) + 2 * WIDEST)
+    generator = torch.Generator().manual_seed(0)
+    for cache in trial._cache:
+        cache.copy_(torch.randn(cache.shape, generator=generator))
+    ids = torch.randint(network.config.vocab_size, (WIDEST,), generator=generator)
+    return trial, ids.to(network.device)
 
 
 def _holds(trial, ids: torch.Tensor, start: int) -> bool:
