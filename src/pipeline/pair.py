@@ -70,18 +70,21 @@ def decode(params: Params, pair, ids, k: int, *, greedy_tokens: int | None = Non
     otherwise a prompt that was decoded just before finds its prefill done, where the models allow it.
     """
     from src.speculative.decoding import generate
+    from src.speculative.prompt_lookup import PromptLookup
 
     target, draft, tok = pair
     if fresh:
         target.rollback(0)
         if draft is not None:
             draft.rollback(0)
-    chosen = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    chosen = {name: getattr(params, name) for name in ("temperature", "top_k", "top_p", "min_p", "verification")}
     if greedy_tokens is not None:
         chosen = {}
+    if params.drafter == "prompt-lookup":
+        draft = PromptLookup()
     return generate(
         target, draft if k else None, tok, ids, k=k, max_new_tokens=greedy_tokens or params.max_new_tokens,
-        seed=params.seed, ignore_eos=params.ignore_eos, **chosen,
+        seed=params.seed, ignore_eos=params.ignore_eos, schedule=params.schedule, **chosen,
     )  # fmt: skip
 
 

@@ -88,6 +88,14 @@ class CheckParams(Strict):
     near_tie: float = Field(ge=0, allow_inf_nan=False, description="a logit difference, 0 or more")
 
 
+class SamplingParams(Strict):
+    """The second sweep, of verification rules and drafters, and the trace that replays them without a model."""
+
+    temperature: float = Field(gt=0, allow_inf_nan=False, description="a number above 0")
+    k: int = Field(ge=1, description="a whole number from 1")
+    prompts: int = Field(ge=1, description="how many prompts of the set, a whole number from 1")
+
+
 class Params(Strict):
     """All of `params.yaml`; the file itself says what each key means."""
 
@@ -109,6 +117,10 @@ class Params(Strict):
     top_k: int = Field(ge=0, description="a whole number from 0 (0 is off)")
     top_p: float = Field(gt=0, le=1, allow_inf_nan=False, description="above 0 and up to 1 (1 is off)")
     min_p: float = Field(ge=0, lt=1, allow_inf_nan=False, description="from 0 (off) to below 1")
+    verification: Literal["token", "block", "match"] = Field(description="token, block or match")
+    drafter: Literal["model", "prompt-lookup"] = Field(description="model or prompt-lookup")
+    schedule: Literal["fixed", "adaptive"] = Field(description="fixed or adaptive")
+    sampling: SamplingParams = Field(description="a mapping with temperature, k and prompts")
     repeats: int = Field(ge=1, description="a whole number from 1")
     warmup: int = Field(ge=0, description="a whole number from 0")
     check: CheckParams = Field(description="a mapping with prompts, max_new_tokens and near_tie")
@@ -207,7 +219,7 @@ def _sentence(error: dict, data: dict) -> str:
 def _walk(loc: tuple, data: Any) -> tuple[list[str], dict]:
     """The keys as they stand in the file (pydantic adds union tags), and the fields of the innermost model."""
     keys, fields = [], Params.model_fields
-    kinds = {"check": CheckParams, "distill": DistillParams}
+    kinds = {"check": CheckParams, "distill": DistillParams, "sampling": SamplingParams}
     tags = {kind.model_fields["source"].annotation.__args__[0]: kind for kind in Source.__origin__.__args__}
     for depth, part in enumerate(loc):
         if part == "[key]":

@@ -49,6 +49,9 @@ class Settings(Part):
     top_k: int
     top_p: float
     min_p: float
+    verification: str
+    drafter: str
+    schedule: str
 
     @classmethod
     def of(cls, params: Params, prompts: list[Prompt]) -> "Settings":
