@@ -158,7 +158,8 @@ def test_the_fit_is_no_worse_than_any_nearby_weights(parts, shard):
         return float(((streams[-1][known] - aim) / length).square().mean())
 
     before = apart()
-    fit(student, ids, states)
+    taken = fit(student, weights, [1, TOTAL], ids, states)
+    assert taken[0][0] == taken[1][0] == 0
     after = apart()
     assert after < 0.9 * before
     weight = student.weights["model.layers.1.mlp.down_proj.weight"]

@@ -17,6 +17,7 @@ from .lessons import frequent
 from .measure import FIELDS, held_out
 from .settings import DistillParams
 from .shards import HELD_OUT, read, shards
+from .streams import fit
 from .student import Student
 from .teacher import Teacher
 from .train import Plan, train
@@ -69,7 +70,11 @@ class Course:
     def train(self, minutes: float, report: Callable[[dict], None]) -> dict:
         """Trains for so many minutes, all runs together; returns what `train.train` does."""
         plan = Plan(minutes=minutes, seed=self.settings.seed)
-        return train(self.student, self.folder, self.vocabulary, plan, report)
+
+        def begin(ids, states):
+            return fit(self.student, self.weights, self.depths, ids, states)
+
+        return train(self.student, self.folder, self.vocabulary, plan, begin, report)
 
     def export(self, out: Path) -> dict:
         """Stores the draft in `out`; returns the figures of what is stored on all held-out conversations."""

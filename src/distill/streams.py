@@ -11,6 +11,8 @@ import torch.nn.functional as F
 
 from .student import Student
 
+HALVES = {"attention": "self_attn.o_proj", "units": "mlp.down_proj"}  # of a layer, and what each adds through
+TRIALS = 32  # conversations on which the target's layers are compared
 RIDGE = 3e-3  # pull towards the target's own weights, as a share of the features' mean square
 
 
@@ -21,7 +23,7 @@ def stream_loss(streams: list[torch.Tensor], states: torch.Tensor) -> torch.Tens
     streams: of each layer (rows, length, hidden). states: (rows, length, layers, hidden), zeros where nothing is known.
     Both count relative to the length of the target's stream, which is a hundred times as long at a few tokens.
     """
-    known, total = _known(states), 0.0
+    known, total = states[:, :, -1].any(-1), 0.0
     for ours, aim in zip(streams, states.unbind(2), strict=True):
         aim = aim[known].to(ours.dtype)
         length = aim.square().mean(-1, keepdim=True).sqrt()
@@ -31,26 +33,39 @@ def stream_loss(streams: list[torch.Tensor], states: torch.Tensor) -> torch.Tens
 
 
 @torch.no_grad()
-def fit(student: Student, ids: torch.Tensor, states: torch.Tensor) -> None:
-    """Fits each layer's two output products in turn, so that its stream comes as near to `states` as they can bring it.
+def fit(student: Student, weights: dict, depths: list[int], ids: torch.Tensor, states: torch.Tensor) -> list[list[int]]:
+    """Starts each layer from the attention and the gated units of the target's that serve its share of depth best, and
+    fits their output products, so that its stream comes as near to `states` as it can; returns the layers it took.
 
-    ids: (rows, length) int64; states: (rows, length, layers, hidden) as in `stream_loss`.
+    weights: the target's. depths: where each share ends. ids: (rows, length) int64; states: (rows, length, layers,
+    hidden) as in `stream_loss`. What serves best is judged on the first TRIALS rows, layer by layer.
     """
     place, x = student.places(ids.shape[1]), F.embedding(ids, student.embedding)
-    known = _known(states)
-    for layer, aim in enumerate(states.unbind(2)):
-        aim = aim.to(x.dtype)
-        share = 1 / aim[known].float().square().mean(-1, keepdim=True).sqrt()
-        for name in ("self_attn.o_proj", "mlp.down_proj"):
-            features = student.mix(layer, x, place) if name == "self_attn.o_proj" else student.activate(layer, x)
-            missing = aim - x - student.product(features, layer, name)
-            change = _least_squares(features[known].float() * share, missing[known].float() * share)
-            student.weights[f"model.layers.{layer}.{name}.weight"] += change
+    taken = []
+    for layer, (first, end, aim) in enumerate(zip([0, *depths], depths, states.unbind(2), strict=False)):
+        for half, name in HALVES.items():
+
+            def offer(old: int, rows: slice, layer=layer, half=half, name=name, x=x, aim=aim) -> tuple:
+                student.take(layer, old, half, weights)
+                ours, known = x[rows], aim[rows].any(-1)
+                features = student.mix(layer, ours, place) if half == "attention" else student.activate(layer, ours)
+                missing = aim[rows].to(x.dtype) - ours - student.product(features, layer, name)
+                share = 1 / aim[rows][known].float().square().mean(-1, keepdim=True).sqrt()
+                return features, features[known].float() * share, missing[known].float() * share
+
+            best = min(range(first, end), key=lambda old: _left(*offer(old, slice(TRIALS))[1:]))
+            features, scaled, missing = offer(best, slice(None))
+            student.weights[f"model.layers.{layer}.{name}.weight"] += _least_squares(scaled, missing)
             x = x + student.product(features, layer, name)
+            taken.append(best)
+    return [taken[0::2], taken[1::2]]
 
 
-def _known(states: torch.Tensor) -> torch.Tensor:
-    return states[:, :, -1].any(-1)
+def _left(features: torch.Tensor, missing: torch.Tensor) -> float:
+    """What is left of `missing` on the last quarter of the rows by a fit on those before."""
+    cut = len(features) * 3 // 4
+    left = missing[cut:] - features[cut:] @ _least_squares(features[:cut], missing[:cut]).t()
+    return float(left.square().mean())
 
 
 def _least_squares(features: torch.Tensor, missing: torch.Tensor) -> torch.Tensor:

@@ -47,6 +47,14 @@ class Student(nn.Module):
                 streams.append(x)
         return self.norm(x, "model.norm")
 
+    @torch.no_grad()
+    def take(self, layer: int, old: int, half: str, weights: dict) -> None:
+        """Makes a half of a layer ("attention" or "units") what it is in layer `old` of the target."""
+        at = f"model.layers.{layer}."
+        for name, value in self.weights.items():
+            if name.startswith(at) and ("attn" in name or "input" in name) == (half == "attention"):
+                value.copy_(weights[f"model.layers.{old}.{name.removeprefix(at)}"])
+
     def places(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin of the first `length` positions, in `dtype`."""
         return tuple(angles.to(self.dtype) for angles in rotations(self.config, length))

@@ -13,7 +13,7 @@ from .lessons import batches, lesson
 from .loss import LOSSES, head_gradient
 from .measure import FIELDS, held_out
 from .shards import HELD_OUT, read, shards
-from .streams import fit, stream_loss
+from .streams import stream_loss
 from .student import Student
 
 WARM_UP, DECAY = 0.03, 0.5  # shares of the time in which the learning rate rises and, at the end, falls to nothing
@@ -38,12 +38,21 @@ class Plan:
     save_every: float = 150.0
 
 
-def train(student: Student, folder: Path, vocabulary: torch.Tensor, plan: Plan, report: Callable[[dict], None]) -> dict:
+def train(
+    student: Student,
+    folder: Path,
+    vocabulary: torch.Tensor,
+    plan: Plan,
+    begin: Callable,
+    report: Callable[[dict], None],
+) -> dict:
     """Trains `student` in place on the shards of `folder` until the plan's time is over.
 
-    vocabulary: (n,) int64, the ids that the draft's trimmed head will have. `folder/state.pt` is where an interrupted
-    training goes on; report: called with each line of the curve ("minutes", "tokens", "train_loss" and the figures
-    of `measure.held_out`). Ctrl-C keeps all but the step under way. Returns "seconds", "tokens" and the whole "curve".
+    vocabulary: (n,) int64, the ids that the draft's trimmed head will have. begin: called with ids and states of the
+    first shards before the first step; it fits the student to them, and what it returns is "taken". report: called
+    with each line of the curve ("minutes", "tokens", "train_loss" and the figures of `measure.held_out`).
+    `folder/state.pt` is where an interrupted training goes on; Ctrl-C keeps all but the step under way.
+    Returns "seconds", "tokens", "taken" and the whole "curve".
     """
     trained = [value for value in student.parameters() if value.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
@@ -60,7 +69,7 @@ def train(student: Student, folder: Path, vocabulary: torch.Tensor, plan: Plan, 
     if not state["curve"]:
         _measure(student, held, vocabulary, plan, state, losses, report)
         began = time.perf_counter()
-        fit(student, *_first(folder))
+        state["taken"] = begin(*_first(folder))
         state["seconds"] += time.perf_counter() - began
         _measure(student, held, vocabulary, plan, state, losses, report)
     try:

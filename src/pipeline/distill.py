@@ -26,13 +26,14 @@ CURVE = ("minutes", "tokens", "train_loss", "loss", "agreement", "acceptance", "
 class Trained(Record):
     """What was trained, and how well it does on conversations that it never saw.
 
-    kept: the target's layers that the draft's began as. written: tokens of data, and conversations: how many
-    conversations they are. trained: tokens of training, repetitions included; minutes: of training. held_out: the
+    attention, units: the target's layers that the draft's attention and gated units began as. written: tokens of data,
+    in so many conversations. trained: tokens of training, repetitions included; minutes: of training. held_out: the
     figures of src/distill/measure.py for the stored 8-bit layers and a head of draft_vocab ids.
     """
 
     of: str
-    kept: list[int]
+    attention: list[int]
+    units: list[int]
     seed: int
     draft_vocab: int
     written: int
@@ -72,10 +73,18 @@ def distill() -> None:
         raise
     held, *taught = course.conversations()
     record = Trained(
-        of=chosen.of, kept=course.kept, seed=chosen.seed, draft_vocab=len(course.vocabulary), written=written,
-        conversations=sum(taught), trained=state["tokens"], minutes=round(state["seconds"] / 60, 1),
-        held_out_conversations=held, held_out=course.export(LAYERS),
-    )  # fmt: skip
+        of=chosen.of,
+        attention=state["taken"][0],
+        units=state["taken"][1],
+        seed=chosen.seed,
+        draft_vocab=len(course.vocabulary),
+        written=written,
+        conversations=sum(taught),
+        trained=state["tokens"],
+        minutes=round(state["seconds"] / 60, 1),
+        held_out_conversations=held,
+        held_out=course.export(LAYERS),
+    )
     write_text(LAYERS / "curve.csv", _csv(state["curve"]))
     write_json(LAYERS / "trained.json", record)
     say(f"{LAYERS}: {_figures(record.held_out)}")
@@ -85,24 +94,19 @@ def _write(course, tokens: int) -> int:
     """Has the target write until there are `tokens` tokens, and says how it goes on; returns how many there are."""
     began, before, count = time.monotonic(), None, 0
     for count in course.write(tokens):
-        gone = time.monotonic() - began
-        if before is None:
-            before = count
-        left = (
-            f"; {gone / 60:.0f} minutes gone, about {gone * (tokens - count) / (count - before) / 60:.0f} to go"
-            if count > before
-            else ""
-        )
-        say(f"the target wrote {count:,} of {tokens:,} tokens{left}")
+        before = count if before is None else before
+        gone = (time.monotonic() - began) / 60
+        left = max(0, tokens - count) * gone / (count - before) if count > before else None
+        times = "" if left is None else f"; {gone:.0f} minutes gone, about {left:.0f} to go"
+        say(f"the target wrote {count:,} of {tokens:,} tokens{times}")
     return count
 
 
 def _say_line(line: dict, minutes: float) -> None:
     """A line of the curve, with the training time that is gone and left."""
-    left = max(0.0, minutes - line["minutes"])
-    say(
-        f"{line['minutes']:.1f} minutes of training gone, {left:.1f} to go; {line['tokens']:,} tokens; {_figures(line)}"
-    )
+    gone = line["minutes"]
+    left = max(0.0, minutes - gone)
+    say(f"{gone:.1f} minutes of training gone, {left:.1f} to go; {line['tokens']:,} tokens; {_figures(line)}")
 
 
 def _figures(line: dict) -> str:
