@@ -1,5 +1,6 @@
 """Stage `gate`: show the table, and end the pipeline with an error if any output was not the target's own."""
 
+import shutil
 import sys
 
 from src.pipeline.console import stage
@@ -27,20 +28,25 @@ def _what(row: Verdict, dtype: str) -> str:
     return f"(in {dtype}, token {row.position}: {row.speculative} instead of {row.plain}{gap})"
 
 
+def show(text: str) -> None:
+    """The table on the screen: drawn where there is room, and as it is elsewhere, for squeezed columns lose figures."""
+    widest = max((len(line) for line in text.splitlines() if line.startswith("|")), default=0)
+    if not sys.stdout.isatty() or shutil.get_terminal_size().columns < widest:
+        print(text, flush=True)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(text))
+
+
 def gate() -> None:
     """Print results/table.md, and fail if results/lossless.json holds a *different*.
 
     It is a stage of its own, so that every verdict is on disk before anything fails. Near ties within the tolerance
     of params.yaml pass, and the table names them.
     """
-    text = TABLE.read_text(encoding="utf-8") if TABLE.exists() else ""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.markdown import Markdown
-
-        Console().print(Markdown(text))
-    else:
-        print(text, flush=True)
+    show(TABLE.read_text(encoding="utf-8") if TABLE.exists() else "")
     wrong = faults(read_json(LOSSLESS, Lossless))
     if wrong:
         more = f" (and {len(wrong) - 1} more in {LOSSLESS})" if len(wrong) > 1 else ""
