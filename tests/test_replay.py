@@ -10,6 +10,7 @@ from workshop import build, run
 from src.pipeline.files import read_json
 from src.pipeline.results import CellTokens, cell_files
 from src.pipeline.traces import Replay, Sampled, Trace, replay_file, sampled_file, trace_file
+from src.pipeline.ways import NAMES, render
 
 KS = (1, 3)
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -89,3 +90,15 @@ def test_every_way_of_sampling_is_there(repository):
     plain = [row.tokens for row in read_json(trace_file("target"), Trace).drafts["draft"].sampled]
     assert tokens["match"] == plain, "for a seed, sampling and matching gives what plain decoding gives"
     assert tokens["token"] != plain
+
+
+def test_the_table_has_a_row_for_every_way(repository, replayed):
+    text = render([read_json(replay_file("target"), Replay)])
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    assert [row[2] for row in rows[2:]] == list(NAMES.values())
+    assert "5 of 5 measured cells agree" in text and "temperature 1 with k=4" in text
+    by_name = {one.way: one for one in replayed.ways}
+    for row, one in zip(rows[2:], map(by_name.get, NAMES), strict=True):
+        assert row[3] == f"{one.speedup:.2f}x" and one.ci_low <= one.speedup <= one.ci_high
+        assert row[7] == ("-" if one.way in ("adaptive", "prompt-lookup") else f"{one.predicted_length:.2f}")
+    assert render([]) == ""

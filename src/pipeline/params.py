@@ -92,7 +92,7 @@ class SamplingParams(Strict):
     """The second sweep, of verification rules and drafters, and the trace that replays them without a model."""
 
     temperature: float = Field(gt=0, allow_inf_nan=False, description="a number above 0")
-    k: int = Field(ge=1, description="a whole number from 1")
+    k: int = Field(ge=1, le=16, description="a whole number from 1 to 16")
     prompts: int = Field(ge=1, description="how many prompts of the set, a whole number from 1")
 
 

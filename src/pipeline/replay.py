@@ -21,6 +21,7 @@ from src.pipeline.traces import (
     sampled_file,
     trace_file,
 )
+from src.pipeline.ways import measure_ways
 
 RULES = ("token", "block", "match")
 WIDEST = 16
@@ -37,12 +38,16 @@ def replay_draft(params: Params, target: str, draft: str, trace: DraftTrace, cos
         for rule in RULES:
             name = f"sampling, {rule}, k={record.k}"
             measured.append(agree(name, record.ways[rule].prompts, found[rule, record.k], params.seed))
+    alike = params.drafter == "model" and params.schedule == "fixed"
     for one in greedy:
-        if one.k in params.ks and (cell := _stored(cell_files(target, draft, one.k)[0], CellTokens)):
+        if alike and one.k in params.ks and (cell := _stored(cell_files(target, draft, one.k)[0], CellTokens)):
             measured.append(agree(f"sweep, k={one.k}", cell.prompts, one, params.seed))
     line = f"{trace.vocabulary.size} tokens; padded rows: target {trace.vocabulary.target_padding}, "
     line += f"draft {trace.vocabulary.draft_padding}"
-    return DraftReplay(vocabulary=line, sampled=sampled, greedy=greedy, measured=[one for one in measured if one])
+    return DraftReplay(
+        vocabulary=line, k=params.sampling.k, ways=measure_ways(record, sampled, params.seed),
+        sampled=sampled, greedy=greedy, measured=[one for one in measured if one],
+    )  # fmt: skip
 
 
 def _stored(path: Path, kind):

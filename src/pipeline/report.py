@@ -31,6 +31,8 @@ from src.pipeline.results import (
 )
 from src.pipeline.summary import Cell, Model, Summary, summarize
 from src.pipeline.table import render
+from src.pipeline.traces import Replay, replay_file
+from src.pipeline.ways import render as render_ways
 
 README, BEGIN, END = Path("README.md"), "<!-- table: begin -->", "<!-- table: end -->"
 
@@ -145,7 +147,8 @@ def report(
     write_json(LOSSLESS, verdicts)
     write_json(SUMMARY, summary)
     write_metrics(summary.cells)
-    write_text(TABLE, render(summary))
+    replays = [read_json(file, Replay) for file in map(replay_file, load_params().targets) if file.exists()]
+    write_text(TABLE, "\n".join(filter(None, (render(summary), render_ways(replays)))))
     say(f"report: {len(summary.cells)} cells in {TABLE}")
 
 

@@ -116,10 +116,27 @@ class Agreement(Part):
     agrees: bool
 
 
+class WayFigures(Part):
+    """One way of decoding in the second sweep: paired speedup with its interval, α, and τ beside the trace's.
+
+    predicted_length: None where the way is none that a trace can tell (adaptive windows, prompt lookup).
+    """
+
+    way: str
+    speedup: float
+    ci_low: float | None
+    ci_high: float | None
+    acceptance_rate: float | None
+    mean_accepted_length: float
+    predicted_length: float | None
+
+
 class DraftReplay(Part):
-    """What the trace of one draft predicts, and how the measured cells compare."""
+    """What the trace of one draft predicts, how the measured cells compare, and the second sweep at its k."""
 
     vocabulary: str
+    k: int
+    ways: list[WayFigures]
     sampled: list[Prediction]
     greedy: list[Prediction]
     measured: list[Agreement]
