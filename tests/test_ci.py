@@ -43,3 +43,11 @@ def test_its_settings_take_hold_and_make_the_run_small(tmp_path):
 
 def test_every_step_is_named():
     assert len(re.findall(r'^step "', TEXT, re.MULTILINE)) >= 7
+
+
+def test_every_package_is_installed():
+    import tomllib
+
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "src").rglob("*.py")}
+    assert set(packages) == folders
