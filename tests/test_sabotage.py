@@ -81,7 +81,7 @@ def test_a_coin_that_accepts_what_has_no_chance(sabotage):
 
 
 def test_a_bonus_token_that_is_the_argmax(sabotage):
-    sabotage(verification, "_verify_token", ("coins.pick(p[len(wanted)])", "int(p[len(wanted)].argmax())"))
+    sabotage(verification, "_verify_token", ("coins.pick(p[len(proposals)])", "int(p[len(proposals)].argmax())"))
     assert measured() > 0.1
 
 
@@ -214,13 +214,16 @@ def test_a_cut_window_that_counts_as_whole(sabotage):
 
 
 PENALTIES = {
-    "tokens that were rejected": ("_counts", "counts.cumsum(0)[:", "counts.sum(0).expand(n, -1)[:"),
-    "the last accepted token alone": ("adjust", "_counts(context,", "_counts(context[-1:],"),
+    "tokens that were rejected": (loop.Rows, "__getitem__", "run.length + i]", "run.length + len(self) - 1]"),
+    "tokens that were rejected, greedily": (sampling, "_counts", "counts.cumsum(0)[:", "counts.sum(0).expand(n, -1)[:"),
+    "the last accepted token alone": (sampling, "adjust", "_counts(context,", "_counts(context[-1:],"),
 }
 
 
 @pytest.mark.parametrize("fault", PENALTIES)
 def test_penalties_that_see(sabotage, fault):
-    name, old, new = PENALTIES[fault]
-    sabotage(sampling, name, (old, new))
-    assert measured(Sampling(temperature=1.0, repetition_penalty=1.8)) > 0.01
+    owner, name, old, new = PENALTIES[fault]
+    settings = Sampling(temperature=0.0 if "greedily" in fault else 1.0, repetition_penalty=1.8)
+    assert measured(settings, draft=Toy(3, 9)) < 1e-12
+    sabotage(owner, name, (old, new))
+    assert measured(settings, draft=Toy(3, 9)) > 0.01

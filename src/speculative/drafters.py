@@ -53,11 +53,12 @@ class ModelDrafter:
         self.model, self.settings, self.coins, self.go_on = model, settings, coins, go_on
         self.passes = self.failures = 0
         self.vocabulary = self.columns = model.vocab_size
-        self.prompt = 0
+        self.prompt, self._rows = 0, []
 
     def begin(self, prompt: torch.Tensor, vocabulary: int) -> None:
         """Raises ModelError if a trimmed head names tokens that the target lacks."""
         self.vocabulary, self.prompt = vocabulary, len(prompt)
+        self._rows = []
         self.columns = min(vocabulary, self.model.real_ids or vocabulary)
         if self.model.token_ids is not None and int(self.model.token_ids.max()) >= vocabulary:
             raise ModelError(
@@ -130,11 +131,20 @@ class ModelDrafter:
     def _distribution(self, logits: torch.Tensor, sequence: torch.Tensor, tokens: list) -> np.ndarray:
         """q (vocabulary,), zero where the draft has no column."""
         if self.settings.plain_logits:
-            q = self._spread(warp(logits, self.settings, sequence, sequence[:0]), 0.0)
+            q = self._placed(warp(logits, self.settings, sequence, sequence[:0]), len(tokens))
         else:
             seen = torch.cat((sequence, *tokens))
             q = warp(self._spread(logits, -torch.inf), self.settings, seen, sequence[:0], self.prompt)
         return q[0].numpy(force=True)
+
+    def _placed(self, q: torch.Tensor, place: int) -> torch.Tensor:
+        """`_spread` with zeros; where the columns are always the same, into a row that is kept for this place."""
+        if self.model.token_ids is None:
+            return self._spread(q, 0.0)
+        if place == len(self._rows):
+            self._rows.append(q.new_zeros(1, self.vocabulary))
+        self._rows[place][:, self.model.token_ids] = q
+        return self._rows[place]
 
     def _spread(self, rows: torch.Tensor, fill: float) -> torch.Tensor:
         """Columns of the draft (1, n) put where their token ids are, (1, vocabulary)."""

@@ -13,6 +13,7 @@ stands. With m = 0 this is plain decoding. Leviathan et al. 2023 (arXiv 2211.171
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from .drafters import Drafter, ModelDrafter, Proposal
@@ -162,10 +163,27 @@ def _propose(run: Run) -> tuple[bool, Proposal]:
 
 def _verify(run: Run, logits: torch.Tensor, proposed: list[int], q) -> tuple[int, int]:
     """How many proposals are accepted, and the token after them. logits: (len(proposed) + 1, columns)."""
-    settings, prompt = run.plan.settings, run.prompt
+    settings = run.plan.settings
     logits = logits[:, : run.vocabulary]
-    context, window = run.sequence[: run.length], run.sequence[run.length : run.length + len(proposed)]
     if settings.greedy:
-        return verify_greedy(argmax(logits, settings, context, window, prompt).tolist(), proposed)
-    p = warp(logits, settings, context, window, prompt)
-    return verify(run.plan.verification, p.numpy(force=True), q, proposed, run.coins)
+        context, window = run.sequence[: run.length], run.sequence[run.length : run.length + len(proposed)]
+        return verify_greedy(argmax(logits, settings, context, window, run.prompt).tolist(), proposed)
+    return verify(run.plan.verification, Rows(run, logits), q, proposed, run.coins)
+
+
+class Rows(Sequence):
+    """p (vocabulary,) of each position of a window, made when it is first asked for: after a rejection none is."""
+
+    def __init__(self, run: Run, logits: torch.Tensor):
+        self._run, self._logits, self._made = run, logits, {}
+
+    def __len__(self) -> int:
+        return len(self._logits)
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        if i not in self._made:
+            run = self._run
+            context = run.sequence[: run.length + i]
+            row = warp(self._logits[i : i + 1], run.plan.settings, context, context[:0], run.prompt)
+            self._made[i] = row[0].numpy(force=True)
+        return self._made[i]

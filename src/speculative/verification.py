@@ -31,14 +31,14 @@ RULES = ("token", "block", "match")
 
 
 def verify(
-    rule: str, p: np.ndarray, q: Sequence[np.ndarray] | None, proposals: list[int], coins: Coins
+    rule: str, p: Sequence[np.ndarray], q: Sequence[np.ndarray] | None, proposals: list[int], coins: Coins
 ) -> tuple[int, int]:
     """The number of accepted proposals and the token after them, by the given rule.
 
-    p: (k + 1, V), float; q: k rows (V',), or None if each proposal is certain (greedy draft, prompt lookup);
-    proposals: k ids below V. V' may differ from V: an id that one of them lacks has probability 0 there. A proposal
-    whose own q is not above 0 (NaN) ends the window before it: it was not drawn from q, so nothing is known of its
-    law, and going on from p alone is exact. Raises SettingsError if there is no such rule.
+    p: k + 1 rows (V,), float, each looked at only if it is needed; q: k rows (V',), or None if each proposal is certain
+    (greedy draft, prompt lookup); proposals: k ids below V. V' may differ from V: an id that one of them lacks has
+    probability 0 there. A proposal whose own q is not above 0 (NaN) ends the window before it: it was not drawn from q,
+    so nothing is known of its law, and going on from p alone is exact. Raises SettingsError if there is no such rule.
     """
     if rule not in RULES:
         raise SettingsError(f"verification must be one of {', '.join(RULES)}, not {rule!r}")
@@ -46,10 +46,9 @@ def verify(
         return _verify_match(p, proposals, coins)
     k = len(proposals)
     drawn = [1.0] * k if q is None else [q[i].item(token) for i, token in enumerate(proposals)]
-    wanted = [p.item(i, token) for i, token in enumerate(proposals)]
     k = next((i for i, value in enumerate(drawn) if not value > 0), k)
     draft = proposals if q is None else q
-    return (_verify_token if rule == "token" else _verify_block)(p, draft, wanted[:k], drawn[:k], coins)
+    return (_verify_token if rule == "token" else _verify_block)(p, draft, proposals[:k], drawn, coins)
 
 
 def verify_greedy(best: list[int], proposals: list[int]) -> tuple[int, int]:
@@ -81,18 +80,18 @@ def _excess(p: np.ndarray, q: np.ndarray | int, scale: float = 1.0) -> tuple[np.
     return weights, weights.sum(dtype=np.float64).item()
 
 
-def _verify_token(p, draft, wanted, drawn, coins) -> tuple[int, int]:
-    for i, (p_x, q_x) in enumerate(zip(wanted, drawn, strict=True)):
-        if not coins.flip(p_x, q_x):
+def _verify_token(p, draft, proposals, drawn, coins) -> tuple[int, int]:
+    for i, token in enumerate(proposals):
+        if not coins.flip(p[i].item(token), drawn[i]):
             return i, coins.pick(residual(p[i], draft[i]))
-    return len(wanted), coins.pick(p[len(wanted)])
+    return len(proposals), coins.pick(p[len(proposals)])
 
 
-def _verify_block(p, draft, wanted, drawn, coins) -> tuple[int, int]:
+def _verify_block(p, draft, proposals, drawn, coins) -> tuple[int, int]:
     ratios = [1.0]
-    for p_x, q_x in zip(wanted, drawn, strict=True):
-        ratios.append(min(1.0, ratios[-1] * p_x / q_x))
-    k = len(wanted)
+    for i, token in enumerate(proposals):
+        ratios.append(min(1.0, ratios[-1] * p[i].item(token) / drawn[i]))
+    k = len(proposals)
     # The draws are independent, so looking from the right finds the largest success without making the others.
     if coins.flip(ratios[k], 1.0):
         return k, coins.pick(p[k])
