@@ -46,7 +46,7 @@ WRONG = [
     (["schedule"], 4, "'schedule'", "fixed or adaptive"),
     (["sampling", "temperature"], 0.0, "'sampling.temperature'", "above 0"),
     (["sampling", "prompts"], 0, "'sampling.prompts'", "from 1"),
-    (["sampling", "ks"], [1], "'sampling.ks'", "temperature, k, prompts"),
+    (["sampling", "ks"], [1], "'sampling.ks'", "temperature, k, prompts, max_new_tokens"),
     (["check", "near_tie"], -1.0, "'check.near_tie'", "0 or more"),
     (["check", "near_tie"], "wide", "'check.near_tie'", "0 or more"),
     (["check"], 3, "'check'", "a mapping"),

@@ -94,6 +94,7 @@ class SamplingParams(Strict):
     temperature: float = Field(gt=0, allow_inf_nan=False, description="a number above 0")
     k: int = Field(ge=1, le=16, description="a whole number from 1 to 16")
     prompts: int = Field(ge=1, description="how many prompts of the set, a whole number from 1")
+    max_new_tokens: int = Field(ge=1, description="a whole number from 1")
 
 
 class Params(Strict):
@@ -120,7 +121,7 @@ class Params(Strict):
     verification: Literal["token", "block", "match"] = Field(description="token, block or match")
     drafter: Literal["model", "prompt-lookup"] = Field(description="model or prompt-lookup")
     schedule: Literal["fixed", "adaptive"] = Field(description="fixed or adaptive")
-    sampling: SamplingParams = Field(description="a mapping with temperature, k and prompts")
+    sampling: SamplingParams = Field(description="a mapping with temperature, k, prompts and max_new_tokens")
     repeats: int = Field(ge=1, description="a whole number from 1")
     warmup: int = Field(ge=0, description="a whole number from 0")
     check: CheckParams = Field(description="a mapping with prompts, max_new_tokens and near_tie")

@@ -22,6 +22,12 @@ WAYS = {
 PLAIN = {"verification": "token", "schedule": "fixed", "drafter": "model"}
 
 
+def heated(params: Params) -> Params:
+    """The settings of the second sweep and of the trace."""
+    own = params.sampling
+    return params.model_copy(update={"temperature": own.temperature, "max_new_tokens": own.max_new_tokens})
+
+
 def seeded(params: Params, at: int) -> Params:
     """The settings for prompt number `at`: with one seed for all, what chance does to one it would do to the next."""
     return params.model_copy(update={"seed": (params.seed + at) % 2**63})
@@ -66,7 +72,7 @@ def sampling(
     params = load_params()
     prompts = load_prompts(params.prompts)
     machine = read_json(MACHINE, Machine).fingerprint
-    hot = params.model_copy(update={"temperature": params.sampling.temperature})
+    hot = heated(params)
     some = prompts[: params.sampling.prompts]
     say(f"sampling {target} with {draft} at temperature {hot.temperature}: {len(some)} prompts in {len(WAYS)} ways")
     pair = open_pair(params, target, draft)

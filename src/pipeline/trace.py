@@ -11,7 +11,7 @@ from src.pipeline.pair import decode, encode_all, open_pair
 from src.pipeline.params import Params, ParamsError, load_params
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import BaselineTokens, Settings, baseline_files
-from src.pipeline.sampling import seeded
+from src.pipeline.sampling import heated, seeded
 from src.pipeline.traces import TOP, DraftTrace, Row, Trace, Traced, Vocabularies, trace_file
 
 FEW = 5  # ids of tokens that only one vocabulary has, as they are shown
@@ -101,7 +101,7 @@ def trace(target: Annotated[str, typer.Argument(help="a name of the catalogue `m
         raise ParamsError(f"params.yaml: key 'targets': holds no {target!r}; allowed: {', '.join(params.targets)}")
     prompts = load_prompts(params.prompts)
     base = read_json(baseline_files(target)[0], BaselineTokens)
-    hot = params.model_copy(update={"temperature": params.sampling.temperature})
+    hot = heated(params)
     outputs, drafts = [], {}
     for slug in params.drafts:
         pair = open_pair(params, target, slug)
