@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from ruamel.yaml import YAML
 
-from src.pipeline import comparison, costmodel
-from src.pipeline.files import Record, read_json, write_json
+from src.pipeline import comparison, costmodel, traces
+from src.pipeline.files import write_json
 from src.pipeline.origins import ModelInfo
 from src.pipeline.params import load_params
 from src.pipeline.prompts import load_prompts
@@ -182,6 +182,25 @@ def _counts(row: dict, tokens: list[int], k: int, alpha: float, chance) -> Count
     )  # fmt: skip
 
 
-def change(path: Path, kind: type[Record], **values) -> None:
-    """Rewrites a stored record with other values."""
-    write_json(path, read_json(path, kind).model_copy(update=values))
+def write_trace(params, draft: str, seed=0) -> None:
+    """What the stage `trace` would store of a draft that mostly agrees with its target."""
+    chance, prompts = np.random.default_rng(seed), load_prompts(params.prompts)
+
+    def traced(prompt, sure: bool) -> traces.Traced:
+        p, q = chance.uniform(0.2, 1, (2, params.max_new_tokens))
+        if sure:
+            p, q = np.ones(params.max_new_tokens), (q > 0.4).astype(float)
+        return traces.Traced(
+            id=prompt.id, category=prompt.category, tokens=_answer(prompt, params.max_new_tokens), p=p.tolist(),
+            q=q.tolist(), overlap=np.minimum(p, q).tolist(), tops=[],
+        )  # fmt: skip
+
+    vocabulary = traces.Vocabularies(
+        size=1000, draft_size=1000, target_padding=0, draft_padding=0, only_target=[], only_draft=[]
+    )
+    outputs = {kind: [traced(prompt, kind == "greedy") for prompt in prompts] for kind in ("sampled", "greedy")}
+    record = traces.Trace(
+        target="target", settings=Settings.of(params, prompts), temperature=1.0,
+        drafts={draft: traces.DraftTrace(vocabulary=vocabulary, **outputs)},
+    )  # fmt: skip
+    write_json(traces.trace_file("target"), record)

@@ -8,10 +8,13 @@ from typer.testing import CliRunner
 from src.pipeline import published
 from src.pipeline.advise import app
 from src.pipeline.devices import DEVICES, Device, Pair, advise, pass_seconds
+from src.pipeline.files import read_json
 from src.pipeline.params import load_params
+from src.pipeline.predictions import predict
 from src.pipeline.report import collect
+from src.pipeline.traces import Trace, trace_file
 from src.speculative import theory
-from tests.made_up import ROOT, write_results
+from tests.made_up import ROOT, write_results, write_trace
 
 PAIR = Pair(7e9, 0.5e9, 2.0, 2.0)
 KS = list(range(1, 13))
@@ -96,6 +99,19 @@ def test_advice_from_measurements_is_the_prediction_of_the_report(tmp_path, monk
     assert rows[6][3] == f"{cells[6].predicted:.2f}x"
     best = max(rows.values(), key=lambda row: float(row[3].rstrip("x")))
     assert f"recommended: k={best[0]}" in text and f'"num_speculative_tokens": {best[0]}' in text
+
+
+def test_acceptance_comes_from_a_recorded_trace_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_results(tmp_path)
+    write_trace(params := load_params(), "good")
+    outputs = read_json(trace_file("target"), Trace).drafts["good"].greedy
+    rates = predict(outputs, "token", 12, None, "good", params.seed).by_position
+    arguments = ["--costs", "results/costs/target.json", "--draft", "good", "--trace", "results/trace/target.json"]
+    rows = table(run(*arguments))[1:]
+    assert [row[1] for row in rows] == [f"{theory.expected_tokens(rates, int(row[0])):.2f}" for row in rows]
+    result = CliRunner().invoke(app, [*arguments[:3], "other", *arguments[4:]])
+    assert result.exit_code == 1 and "'other' is not in" in result.stderr
 
 
 def test_no_draft_is_recommended_where_none_pays():

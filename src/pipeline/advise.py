@@ -24,7 +24,10 @@ def advice(
         str | None,
         typer.Option(help="0.8: each draft token is accepted with it; 0.61@3: accepted over proposed at k=3"),
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="acceptance from results/sweep/TARGET/DRAFT/kK.json")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="acceptance from results/sweep/TARGET/DRAFT/kK.json, or from results/trace/TARGET.json"),
+    ] = None,
     costs: Annotated[Path | None, typer.Option(help="measured costs, results/costs/TARGET.json, with --draft")] = None,
     target_params: Annotated[str | None, typer.Option(help="parameters of the target, such as 7.6B")] = None,
     draft_params: Annotated[str | None, typer.Option(help="parameters of the draft, such as 494M")] = None,
@@ -64,7 +67,7 @@ def advice(
         _among(option, value, WEIGHT_BYTES)
     if engine is not None:
         _among("emit", engine, ENGINES)
-    acceptance, words = rates(alpha, trace)
+    acceptance, words = rates(alpha, trace, draft)
     if costs is not None:
         lines, best = by_measured(costs, draft, acceptance)
     else:

@@ -5,8 +5,11 @@ from pathlib import Path
 
 from src.pipeline.devices import DEVICES, Device
 from src.pipeline.files import read_json
+from src.pipeline.predictions import predict
+from src.pipeline.recommend import MOST
 from src.pipeline.results import CellTokens
 from src.pipeline.summary import by_position
+from src.pipeline.traces import Trace
 from src.speculative.errors import SettingsError
 from src.speculative.theory import constant_rate
 
@@ -21,13 +24,17 @@ def size(text: str | None, key: str) -> float:
     return float(match[1]) * FACTORS[match[2].upper()]
 
 
-def rates(alpha: str | None, trace: Path | None) -> tuple[float | list[float], str]:
-    """Acceptance as `theory` takes it, and in words; raises SettingsError."""
+def rates(alpha: str | None, trace: Path | None, draft: str) -> tuple[float | list[float], str]:
+    """Acceptance as `theory` takes it, and in words; raises SettingsError.
+
+    trace: what a cell of the sweep counted, or, in a folder of that name, what the stage `trace` recorded for a draft.
+    """
     if (alpha is None) == (trace is None):
         raise SettingsError("acceptance: allowed is one of --alpha and --trace")
     if trace is not None:
-        cell = read_json(trace, CellTokens)
-        found = by_position(cell.prompts)
+        found = (
+            _traced(trace, draft) if trace.parent.name == "trace" else by_position(read_json(trace, CellTokens).prompts)
+        )
         shown = ", ".join(f"{100 * rate:.0f}%" for rate in found)
         return found, f"of tokens up to each position of {trace}: {shown}"
     match = re.fullmatch(r"(0|1|0?\.\d+|1\.0+)(?:@([1-9]\d*))?", alpha.strip())
@@ -37,6 +44,14 @@ def rates(alpha: str | None, trace: Path | None) -> tuple[float | list[float], s
         return float(match[1]), f"each draft token with α = {float(match[1]):.2f}"
     constant = constant_rate(float(match[1]), int(match[2]))
     return constant, f"{100 * float(match[1]):.1f}% of proposed at k={match[2]}, so each with α = {constant:.2f}"
+
+
+def _traced(file: Path, draft: str) -> list[float]:
+    record = read_json(file, Trace)
+    if draft not in record.drafts:
+        raise SettingsError(f"--draft: {draft!r} is not in {file}; allowed: {', '.join(record.drafts)}")
+    outputs = record.drafts[draft].greedy or record.drafts[draft].sampled
+    return predict(outputs, "token", MOST, None, draft, record.settings.seed).by_position
 
 
 def device_of(name: str | None, bandwidth: float | None, arithmetic: float | None) -> Device:

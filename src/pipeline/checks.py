@@ -13,6 +13,7 @@ from src.pipeline.costmodel import Costs, costs_file, figures
 from src.pipeline.files import ResultError, read_json
 from src.pipeline.lossless import compare
 from src.pipeline.params import Params
+from src.pipeline.replay import replay_draft
 from src.pipeline.results import (
     SUMMARY,
     BaselineTiming,
@@ -25,6 +26,7 @@ from src.pipeline.results import (
     cell_files,
 )
 from src.pipeline.summary import Summary
+from src.pipeline.traces import Replay, Sampled, Trace, replay_file, sampled_file, trace_file
 
 
 def differences(stored: Any, expected: Any, where: str = "") -> Iterator[str]:
@@ -66,6 +68,26 @@ def peers(target: str, settings: Settings) -> Iterator[str]:
     record = yield from read(file, Peers)
     if record:
         yield from _recorded(file, record, settings)
+
+
+def replayed(params: Params, target: str, settings: Settings) -> Iterator[str]:
+    """Of the second sweep, where there is one: what `replay` says follows from the trace and the samples."""
+    file = replay_file(target)
+    if not file.exists():
+        return
+    stored, trace = (yield from read(file, Replay)), (yield from read(trace_file(target), Trace))
+    costed = yield from read(costs_file(target), Costs)
+    if not (stored and trace and costed):
+        return
+    yield from _recorded(trace_file(target), trace, settings)
+    for draft, traced in trace.drafts.items():
+        if sampled_file(target, draft).exists() and (
+            sampled := (yield from read(sampled_file(target, draft), Sampled))
+        ):
+            yield from _recorded(sampled_file(target, draft), sampled, settings)
+        found, known = replay_draft(params, target, draft, traced, costed.figures), stored.drafts.get(draft)
+        for phrase in differences(known and known.model_dump(), found.model_dump(), f"drafts.{draft}"):
+            yield f"{file}: {phrase}"
 
 
 def cell(params: Params, target: str, draft: str, k: int, settings: Settings, ids: list[str]) -> Iterator[str]:

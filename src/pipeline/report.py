@@ -101,6 +101,12 @@ def _read_cell(target: str, draft: str, k: int, settings: Settings, costs: Figur
     return summarize(tokens, timing, verdicts, costs), verdicts
 
 
+def table(summary: Summary) -> str:
+    """All of results/table.md: the summary, and the second sweep where there is one."""
+    replays = [read_json(file, Replay) for file in map(replay_file, summary.costs) if file.exists()]
+    return "\n".join(filter(None, (render(summary), render_ways(replays))))
+
+
 def metrics(cell: Cell) -> Metrics:
     """Rounded to what is worth a look in a terminal."""
     return Metrics(
@@ -147,8 +153,7 @@ def report(
     write_json(LOSSLESS, verdicts)
     write_json(SUMMARY, summary)
     write_metrics(summary.cells)
-    replays = [read_json(file, Replay) for file in map(replay_file, load_params().targets) if file.exists()]
-    write_text(TABLE, "\n".join(filter(None, (render(summary), render_ways(replays)))))
+    write_text(TABLE, table(summary))
     say(f"report: {len(summary.cells)} cells in {TABLE}")
 
 

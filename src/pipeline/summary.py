@@ -119,7 +119,9 @@ def interval(plain: np.ndarray, fast: np.ndarray, seed: int) -> tuple[float | No
 def summarize(tokens: CellTokens, timing: CellTiming, verdicts: CellVerdicts, costs: Figures | None = None) -> Cell:
     """All figures of one cell from its three files, and from its target's costs what they predict."""
     counts, seed = tokens.prompts, tokens.settings.seed
-    predict = partial(predicted, costs, tokens.draft, tokens.k)
+    # Costs are those of a draft model and of windows of k tokens.
+    alike = tokens.settings.drafter == "model" and tokens.settings.schedule == "fixed"
+    predict = partial(predicted, costs if alike else None, tokens.draft, tokens.k)
     fast = [sample for row in timing.prompts for sample in row.speculative]
     total = sum(sample.decode for sample in fast)
     return Cell(

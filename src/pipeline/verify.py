@@ -15,10 +15,9 @@ from src.pipeline.files import ResultError, read_json
 from src.pipeline.params import Params, load_params
 from src.pipeline.plots import PLOTS, csv_text, tables
 from src.pipeline.prompts import load_prompts
-from src.pipeline.report import BEGIN, END, README, Metrics, collect, metrics
+from src.pipeline.report import Metrics, collect, metrics, table
 from src.pipeline.results import LOSSLESS, METRICS, SUMMARY, TABLE, Lossless, Settings
 from src.pipeline.summary import Summary
-from src.pipeline.table import render
 from src.speculative.errors import TinydraftError
 
 
@@ -31,6 +30,7 @@ def faults(params: Params) -> Iterator[str]:
         yield from checks.baseline(target, settings, ids)
         yield from checks.costs(target, settings)
         yield from checks.peers(target, settings)
+        yield from checks.replayed(params, target, settings)
     for target, draft, k in product(params.targets, params.drafts, params.ks):
         yield from checks.cell(params, target, draft, k, settings, ids)
     try:
@@ -45,11 +45,10 @@ def faults(params: Params) -> Iterator[str]:
     yield from _stored(LOSSLESS, Lossless, lossless)
     for cell in summary.cells:
         yield from _stored(METRICS / cell.target / cell.draft / f"k{cell.k}.json", Metrics, metrics(cell))
-    yield from _lines(TABLE, render(summary))
+    yield from _lines(TABLE, table(summary))
     costs = [read_json(costs_file(target), Costs) for target in summary.costs]
     for path, rows in tables(cells_by_pair(summary), costs).items():
         yield from _lines(PLOTS / path, csv_text(rows))
-    yield from _readme()
 
 
 def _stored(file: Path, kind: type, expected: BaseModel) -> Iterator[str]:
@@ -71,19 +70,11 @@ def _lines(file: Path, expected: str) -> Iterator[str]:
         yield f"{file}: has {len(found)} lines, and the samples give {len(wanted)}"
 
 
-def _readme() -> Iterator[str]:
-    text = README.read_text(encoding="utf-8") if README.exists() else ""
-    if BEGIN in text and END in text and TABLE.exists():
-        shown = text.partition(BEGIN)[2].partition(END)[0].strip()
-        if shown != TABLE.read_text(encoding="utf-8").strip():
-            yield f"{README}: its table is not {TABLE}; run `python -m src.pipeline.report --readme`"
-
-
 def verify() -> None:
     """Recompute every figure of results/ from the stored raw samples, and print what does not hold.
 
     Checked are results/summary.json, table.md, lossless.json, metrics/ and the data of plots/; the figures in
-    results/costs/; the counts and verdicts of every cell against its tokens; the README's table; and that params.yaml
+    results/costs/ and replay/; the counts and verdicts of every cell against its tokens; and that params.yaml
     and the prompts are those that the cells recorded. No model is loaded; it takes seconds. The exit code is 1 if
     anything does not hold. Example: python -m src.pipeline.verify
     """
