@@ -13,7 +13,7 @@ import pytest
 from checkpoints import WORDS
 from workshop import ROOT, build, files
 
-from src.pipeline.params import PypiSource
+from src.pipeline.sources import PypiSource
 from src.pipeline.wheel import convert, extract
 from src.speculative.errors import DownloadError, ModelError
 

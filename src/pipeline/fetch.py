@@ -15,8 +15,9 @@ from src.pipeline import wheel
 from src.pipeline.console import say, stage
 from src.pipeline.files import new_directory, write_json
 from src.pipeline.origins import ModelInfo, describe, keep, kept, refuse_pickles, sha256
-from src.pipeline.params import DistillSource, Params, ParamsError, PathSource, QuantizeSource, load_params
+from src.pipeline.params import Params, ParamsError, load_params
 from src.pipeline.results import model_file
+from src.pipeline.sources import DistillSource, PathSource, QuantizeSource
 
 MODELS = Path("models")
 LAYERS = Path("results/distill")

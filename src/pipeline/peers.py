@@ -10,9 +10,10 @@ from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
 from src.pipeline.memory import peak_growth
 from src.pipeline.pair import MODELS, decode, encode_all, open_pair, timed
-from src.pipeline.params import DistillSource, Params, ParamsError, QuantizeSource, load_params
+from src.pipeline.params import Params, ParamsError, load_params
 from src.pipeline.prompts import load_prompts
 from src.pipeline.results import MACHINE, Machine, Settings
+from src.pipeline.sources import DistillSource, QuantizeSource
 
 PROMPTS, TOKENS, REPEATS = 6, 32, 3
 KS = (1, 2, 3, 4)  # tried on the first TRIAL prompts, to find each side's best

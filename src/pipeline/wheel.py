@@ -11,7 +11,7 @@ from pathlib import Path
 
 from src.pipeline.console import say
 from src.pipeline.origins import sha256
-from src.pipeline.params import PypiSource
+from src.pipeline.sources import PypiSource
 from src.speculative.errors import DownloadError, ModelError
 
 
