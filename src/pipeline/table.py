@@ -48,7 +48,8 @@ def machine_line(summary: Summary) -> str:
     """Where, with what and over what it was measured."""
     at, how = summary.machine, summary.settings
     gpu = "" if at["accelerator"] == "none" else f", {at['accelerator']}"
-    mode = "greedy" if how.temperature == 0 else f"temperature {how.temperature:g}"
+    mode = "greedy" if how.temperature == 0 else f"temperature {how.temperature:g}, rule {how.verification}"
+    mode += ", by prompt lookup" * (how.drafter == "prompt-lookup") + ", adaptive k" * (how.schedule == "adaptive")
     until = "" if how.ignore_eos else " at most"
     return (
         f"Measured on {at['processor']}, {_plural(at['cores'], 'core')}, {at['memory_gib']} GiB{gpu}: "
