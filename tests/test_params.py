@@ -47,6 +47,11 @@ WRONG = [
     (["sampling", "temperature"], 0.0, "'sampling.temperature'", "above 0"),
     (["sampling", "prompts"], 0, "'sampling.prompts'", "from 1"),
     (["sampling", "ks"], [1], "'sampling.ks'", "temperature, k, prompts, max_new_tokens"),
+    (["verification"], "beam", "'verification'", "token, block or match"),
+    (["drafter"], "oracle", "'drafter'", "model or prompt-lookup"),
+    (["schedule"], 4, "'schedule'", "fixed or adaptive"),
+    (["sampling", "temperature"], 0.0, "'sampling.temperature'", "above 0"),
+    (["sampling", "k"], 17, "'sampling.k'", "1 to 16"),
     (["check", "near_tie"], -1.0, "'check.near_tie'", "0 or more"),
     (["check", "near_tie"], "wide", "'check.near_tie'", "0 or more"),
     (["check"], 3, "'check'", "a mapping"),
@@ -96,7 +101,7 @@ def test_a_wrong_value_is_named_with_file_key_and_what_is_allowed(keys, value, n
     assert "\n" not in sentence
 
 
-@pytest.mark.parametrize("key", [*GOOD, *(f"check.{key}" for key in GOOD["check"])])
+@pytest.mark.parametrize("key", [*GOOD, *(f"{block}.{key}" for block in ("check", "sampling") for key in GOOD[block])])
 def test_every_key_is_needed(key):
     data = copy.deepcopy(GOOD)
     *above, last = key.split(".")
@@ -105,7 +110,7 @@ def test_every_key_is_needed(key):
         check_params(data)
 
 
-@pytest.mark.parametrize("above", [[], ["check"], ["distill"], ["models", "smollm2-135m"]], ids=".".join)
+@pytest.mark.parametrize("above", [[], ["check"], ["sampling"], ["distill"], ["models", "smollm2-135m"]], ids=".".join)
 def test_an_unknown_key_is_refused_wherever_it_stands(above):
     key = ".".join([*above, "colour"])
     with pytest.raises(ParamsError, match=rf"key '{key}' is unknown; allowed: "):
