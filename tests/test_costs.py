@@ -10,7 +10,7 @@ from src.pipeline.costs import WIDEST, measure
 from src.pipeline.params import check_params
 from src.pipeline.prompts import load_prompts
 from src.speculative.linear import pack
-from src.speculative.quantize import Groups, load_quantized, quantize_checkpoint
+from src.speculative.quantize import Groups, load_quantized, quantize_checkpoint, quantize_weights
 from src.speculative.theory import speedup
 from src.speculative.weights import read_weights
 from tests.checkpoints import save_checkpoint
@@ -71,20 +71,35 @@ def test_bytes_of_weights_are_those_of_the_tensors_that_a_pass_reads(tmp_path, t
     assert bandwidth.weights_read(folder, "float32", head_rows) == (4 * numbers, numbers)
 
 
+def bytes_of(weights: dict) -> int:
+    """What the kernels read of them; other tensors in float32."""
+    total = 0
+    for weight in weights.values():
+        if isinstance(weight, Groups):
+            pack(weight)  # a shape that is really multiplied in this format
+            total += weight.values.numel() * weight.bits // 8 + 2 * weight.scale.numel()
+            total += 2 * weight.zero.numel() if weight.zero is not None else 0
+        else:
+            total += 4 * weight.numel()
+    return total
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_that_are_quantized_when_loaded_count_in_their_bits(tmp_path, bits, tied):
+    folder = save_checkpoint(tmp_path, tie_word_embeddings=tied, vocabulary=256 + 16)
+    weights = quantize_weights(read_weights(folder), bits, 32)
+    if not tied:
+        del weights["model.embed_tokens.weight"]
+    assert bandwidth.weights_read(folder, "float32", None, bits)[0] == bytes_of(weights)
+
+
 def test_quantized_weights_count_as_stored(tmp_path):
     source = save_checkpoint(tmp_path / "source", tie_word_embeddings=True, vocabulary=256 + 16)
     quantize_checkpoint(source, tmp_path / "four", 4, 32)
     size, numbers = bandwidth.weights_read(tmp_path / "four", "float32")
     assert numbers == bandwidth.weights_read(source, "float32")[1]
-    expected = 0
-    for weight in load_quantized(tmp_path / "four").values():
-        if isinstance(weight, Groups):
-            pack(weight)  # a shape that is really multiplied in this format
-            expected += weight.values.numel() * weight.bits // 8 + 2 * weight.scale.numel()
-            expected += 2 * weight.zero.numel() if weight.zero is not None else 0
-        else:
-            expected += 4 * weight.numel()
-    assert size == expected
+    assert size == bytes_of(load_quantized(tmp_path / "four"))
 
 
 def test_bytes_of_the_cache_are_those_of_its_keys_and_values(tmp_path):

@@ -60,11 +60,12 @@ def _seconds(work, device: str) -> float:
     return now(torch.device(device)) - begun
 
 
-def weights_read(directory: Path, dtype: str, head_rows: int | None = None) -> tuple[int, int]:
+def weights_read(directory: Path, dtype: str, head_rows: int | None = None, bits: int | None = None) -> tuple[int, int]:
     """(bytes, numbers) of the weights that a pass reads: all but an embedding that is not also the head.
 
-    Weights count in `dtype`, quantized ones as they are stored. head_rows: how many rows of the head are computed,
-    where not all are. Raises ModelError when the directory holds no readable weights.
+    Weights count in `dtype`, stored quantized ones as they are. head_rows: how many rows of the head are computed,
+    where not all are. bits: 4 or 8, of weights that are quantized when they are loaded. Raises ModelError when the
+    directory holds no readable weights.
     """
     tensors = {name: entry for file in sorted(directory.glob("*.safetensors")) for name, entry in _header(file).items()}
     if not tensors:
@@ -76,11 +77,20 @@ def weights_read(directory: Path, dtype: str, head_rows: int | None = None) -> t
             continue
         shape = [head_rows, *entry["shape"][1:]] if head_rows and name.startswith(head) else entry["shape"]
         size, extra = math.prod(shape), name.endswith((".scale", ".zero"))
-        four_bits = f"{name}.zero" in tensors
-        as_stored = extra or f"{name}.scale" in tensors
-        total += size * (STORED_BYTES[entry["dtype"]] if as_stored else ITEM_BYTES[dtype])
-        count += 0 if extra else size * (2 if four_bits else 1)
+        if extra or f"{name}.scale" in tensors:
+            total += size * STORED_BYTES[entry["dtype"]]
+        elif bits and len(shape) == 2:
+            total += _quantized(shape, 8 if name.startswith(head) else bits)
+        else:
+            total += size * ITEM_BYTES[dtype]
+        count += 0 if extra else size * (2 if f"{name}.zero" in tensors else 1)
     return total, count
+
+
+def _quantized(shape: list[int], bits: int) -> int:
+    """Bytes of a matrix in 8 bits with a two-byte scale a row, or in 4 with scale and zero for each 32 columns."""
+    rows, columns = shape
+    return rows * (columns + 2) if bits == 8 else rows * (columns // 2 + 4 * columns // 32)
 
 
 def cache_bytes(directory: Path, positions: int, dtype: str) -> int:

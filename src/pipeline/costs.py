@@ -35,7 +35,8 @@ def measure(params: Params, prompts: list[Prompt], target: str) -> Samples:
         plain_other += plain
         prefill += first
         head_rows = None if pair[1].token_ids is None else len(pair[1].token_ids)
-        size, numbers = weights_read(MODELS / draft, params.dtype, head_rows)
+        bits = params.models[draft].draft_quantization
+        size, numbers = weights_read(MODELS / draft, params.dtype, head_rows, bits)
         drafts[draft] = DraftSamples(
             draft_pass=draft_pass, target_pass=block[0], other=other, weight_bytes=size, operations=2.0 * numbers
         )
