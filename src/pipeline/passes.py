@@ -8,7 +8,7 @@ from src.pipeline.params import Params
 
 DRAFTED = 4  # draft passes timed together, as in a window of k = 4
 STEPS = 16  # tokens decoded to see what a step spends outside of the passes
-MOST_ROUNDS, FEWEST_ROUNDS, BUDGET = 20, 5, 9.0  # rounds for each draft, until its seconds are spent
+MOST_ROUNDS, FEWEST_ROUNDS, BUDGET = 16, 5, 8.0  # rounds for each draft, until its seconds are spent
 
 
 def median_prompt(encoded: list):
