@@ -71,7 +71,11 @@ def test_dependencies_cover_the_imports(name):
     if STAGES[name].get("always_changed"):
         assert not listed, "it runs every time anyway"
         return
-    assert sorted(listed) == sorted(needed)
+    folders = {path for path in listed if (ROOT / path).is_dir()}
+    assert folders <= {"src/speculative"}
+    assert all(sum(file.startswith(folder) for file in needed) > 8 for folder in folders)
+    single = {file for file in needed if not file.startswith(tuple(folders))}
+    assert sorted(listed) == sorted(folders | single)
 
 
 @pytest.mark.parametrize("name", STAGES)
