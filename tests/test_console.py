@@ -74,7 +74,8 @@ def test_a_fault_of_the_code_is_not_dressed_up():
 def test_an_interrupted_stage_says_how_to_go_on_and_leaves_nothing(tmp_path, how):
     program = (
         # A shell starts what runs in the background with Ctrl-C ignored.
-        "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nfrom src.pipeline.console import say, stage\nfrom src.pipeline.files import new_directory\n"
+        "import signal, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from src.pipeline.console import say, stage\nfrom src.pipeline.files import new_directory\n"
         "def wait():\n    with new_directory('model') as new:\n        (new / 'half').write_text('x')\n"
         "        say('begun')\n        time.sleep(60)\nstage(wait)()\n"
     )
