@@ -49,7 +49,7 @@ def test_every_rule_at_every_k(rule, k):
 
 
 @pytest.mark.parametrize("warper", WARPERS)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["token", "block"])  # match never looks at q, and draws from p as plain decoding does
 def test_every_warper(rule, warper):
     plan = Plan(k=2, max_new_tokens=3, settings=WARPERS[warper], verification=rule)
     assert distance(*pair(3), PROMPT, plan) < 1e-12
@@ -71,7 +71,7 @@ DRAFTS = {
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ["token", "block"])
 def test_every_kind_of_draft(rule, draft):
     """With a target whose head is padded, by columns that would win if anybody looked at them."""
     plan = Plan(k=2, max_new_tokens=3, settings=SAMPLED, verification=rule, vocabulary=4)
@@ -181,12 +181,12 @@ def share_of_chance(target, draft, count, k, **settings):
 def test_what_is_proved_is_what_runs(rule):
     target, draft = pair(4, noise=0.4)
     settings = {"temperature": 0.9, "top_k": 3, "verification": rule, "seed": 7}
-    assert share_of_chance(target, Restarting(draft, 2, 5000), 2000, 3, **settings) > 1e-3
+    assert share_of_chance(target, Restarting(draft, 2, 2500), 1000, 3, **settings) > 1e-3
 
 
 def test_what_is_proved_is_what_runs_100_000_times():
-    target, draft = pair(4, noise=0.4)
-    assert share_of_chance(target, Guesses(Restarting(draft, 2, 200_002), 1), 100_000, 5, temperature=1.0) > 1e-3
+    target, draft = pair(4, noise=0.25)
+    assert share_of_chance(target, Guesses(Restarting(draft, 2, 200_002), 1), 100_000, 8, temperature=1.0) > 1e-3
 
 
 @pytest.mark.parametrize("warper", [name for name in WARPERS if name != "greedy"])
@@ -195,9 +195,9 @@ def test_three_tokens_together_follow_the_target(warper):
     target, draft, settings = Toy(3, 1), Toy(3, 2, like=Toy(3, 1), noise=0.7), WARPERS[warper]
     if penalized := settings.presence_penalty or settings.frequency_penalty or settings.repetition_penalty != 1:
         # What was generated before would count, so every sequence is a call of its own.
-        calls, count, models = 400, 1, (target, draft)
+        calls, count, models = 250, 1, (target, draft)
     else:
-        calls, count, models = 1, 1500, [Restarting(model, 3, 3 * 1500 + 3) for model in (target, draft)]
+        calls, count, models = 1, 800, [Restarting(model, 3, 3 * 800 + 3) for model in (target, draft)]
     prompt = torch.tensor([2, 0, 1])
     generator, found = torch.Generator().manual_seed(11), Counter()
     arguments = asdict(settings) | {"k": 2, "max_new_tokens": 3 * count, "seed": generator}

@@ -44,7 +44,7 @@ def emitted(rule, p, q, k, draws, seed, dtype=np.float64):
             return np.bincount(tokens[:draws], minlength=len(p)) / draws
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("draft", list(DRAFTS)[:4])
 def test_accept_or_resample_gives_the_target_in_200_000_draws(draft):
     shares = emitted("token", P, DRAFTS[draft], 2, DRAWS, seed=1)
     assert np.abs(shares - P).max() < 5e-3

@@ -51,7 +51,7 @@ def checkpoints(tmp_path_factory):
     return folders
 
 
-@pytest.mark.parametrize("sizes", [(SMALL, LARGE), (LARGE, SMALL), (LARGE, LARGE)])
+@pytest.mark.parametrize("sizes", [(SMALL, LARGE), (LARGE, SMALL)])
 def test_padded_heads_of_the_true_sizes(checkpoints, sizes):
     target, draft, tok = load_models(*(checkpoints[size] for size in sizes), dtype="float32")
     assert (target.vocab_size, draft.vocab_size, len(tok)) == (*sizes, REAL)
