@@ -8,6 +8,7 @@ from tiny import PROMPT, Contrary, decode_greedily, tiny_model
 
 from src.speculative import generate
 from src.speculative.errors import ModelError, PromptError, SettingsError
+from src.speculative.invariance import make_exact
 from src.speculative.models import CausalLM
 
 LENGTH = 13
@@ -223,3 +224,29 @@ def test_sample_and_match_gives_plain_decodings_tokens_for_any_draft_and_k(model
     for other in (draft, copy):
         for k in (1, 4):
             assert decode(target, other, k, temperature=0.7, top_k=20, seed=3, verification="match")[0] == plain
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_continuing_where_a_call_ended(models, temperature):
+    """With width-invariant passes, what the first call has cached is what the second one's prefill would cache."""
+    target, draft, _, _ = models
+    if not make_exact(target):
+        target.exact = True  # in float32 no token changes for it
+    settings = {"k": 3, "temperature": temperature, "max_new_tokens": 9, "seed": 2}
+    first, _ = decode(target, draft, 3, 9, temperature=temperature, seed=2)
+    longer = torch.cat((PROMPT, torch.tensor([*first, 65, 66])))
+    fresh, _ = decode(target, draft, 3, 9, longer, temperature=temperature, seed=2)
+    decode(target, draft, 3, 9, temperature=temperature, seed=2)
+    tokens, stats = generate(target, draft, None, longer, **settings)
+    assert tokens.tolist() == fresh
+    assert stats.reused_tokens == len(PROMPT) + len(first) - 1
+
+
+def test_a_model_may_be_used_between_calls(models):
+    """Its own `forward` and a call of `generate` share cache and buffers, in whatever order."""
+    target, draft, _, wanted = models
+    target.rollback(0)
+    target.forward(PROMPT)
+    assert decode(target, draft, 2)[0] == wanted
+    target.forward(torch.tensor([1, 2, 3]))
+    assert decode(target, draft, 2)[0] == wanted
