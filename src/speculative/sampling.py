@@ -137,7 +137,7 @@ def warp(
     # One NaN, or no finite logit, makes the whole row NaN: one column tells.
     _demand_numbers(p[:, 0])
     if settings.top_p < 1 or settings.min_p > 0:
-        floor = settings.min_p * p.amax(-1)
+        floor = settings.min_p * p.amax(-1).cpu()
         if settings.top_p < 1:
             floor = torch.stack([_nucleus(row, settings.top_p) for row in p]).maximum(floor)
         _drop_below(p, floor, 0.0)
@@ -185,13 +185,15 @@ def _nucleus(row: torch.Tensor, top_p: float) -> torch.Tensor:
     together have less than 1 - top_p, so none of them is in the set: the sort is of the others (halved for
     rounding).
     """
-    likely = row[row >= 0.5 * (1 - top_p) / len(row)].sort(descending=True).values
+    # On the CPU from there on: float64 exists there, whatever the device.
+    likely = row[row >= 0.5 * (1 - top_p) / len(row)].sort(descending=True).values.cpu()
     before = likely.cumsum(0, dtype=torch.float64) - likely
     return likely[(before < top_p).sum() - 1]
 
 
 def _drop_below(rows: torch.Tensor, floor: torch.Tensor, value: float) -> None:
     """Sets entries of rows (n, V) under floor (n,) to value, in place; NaN stays."""
+    floor = floor.cpu()
     below = torch.nextafter(floor, torch.full_like(floor, -math.inf)).tolist()
     for row, limit in zip(rows, below, strict=True):
         torch.nn.functional.threshold_(row, limit, value)
