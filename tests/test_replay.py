@@ -81,7 +81,7 @@ def test_every_rule_and_k_is_predicted(replayed):
 
 def test_every_way_of_sampling_is_there(repository):
     found = read_json(sampled_file("target", "draft"), Sampled)
-    assert set(found.ways) == {"token", "block", "match", "adaptive", "prompt-lookup"}
+    assert set(found.ways) == {"token", "block", "match", "adaptive", "prompt-lookup", "greedy"}
     assert found.ways["prompt-lookup"].prompts[0].draft_passes == 0
     tokens = {name: [row.tokens for row in way.prompts] for name, way in found.ways.items()}
     plain = [row.tokens for row in read_json(trace_file("target"), Trace).drafts["draft"].sampled]

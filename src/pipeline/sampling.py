@@ -18,6 +18,7 @@ WAYS = {
     "match": {"verification": "match"},
     "adaptive": {"schedule": "adaptive"},
     "prompt-lookup": {"drafter": "prompt-lookup"},
+    "greedy": {"temperature": 0.0},  # only to see what drawing costs a step
 }
 PLAIN = {"verification": "token", "schedule": "fixed", "drafter": "model"}
 

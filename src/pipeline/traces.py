@@ -120,6 +120,7 @@ class WayFigures(Part):
     """One way of decoding in the second sweep: paired speedup with its interval, α, and τ beside the trace's.
 
     predicted_length: None where the way is none that a trace can tell (adaptive windows, prompt lookup).
+    step_seconds: of a step, drafting included.
     """
 
     way: str
@@ -129,6 +130,7 @@ class WayFigures(Part):
     acceptance_rate: float | None
     mean_accepted_length: float
     predicted_length: float | None
+    step_seconds: float
 
 
 class DraftReplay(Part):

@@ -21,15 +21,16 @@ def measure_way(name: str, way: Way, prediction: Prediction | None, seed: int) -
     plain, fast = (np.array([sample.decode for sample in samples]) for samples in (way.plain, way.seconds))
     low, high = interval(plain, fast, seed)
     proposed = sum(row.proposed for row in way.prompts)
+    passes = sum(row.target_passes for row in way.prompts)
     return WayFigures(
         way=name,
         speedup=float(plain.sum() / fast.sum()),
         ci_low=low,
         ci_high=high,
         acceptance_rate=sum(row.accepted for row in way.prompts) / proposed if proposed else None,
-        mean_accepted_length=sum(len(row.tokens) for row in way.prompts)
-        / sum(row.target_passes for row in way.prompts),
+        mean_accepted_length=sum(len(row.tokens) for row in way.prompts) / passes,
         predicted_length=prediction and prediction.mean_accepted_length,
+        step_seconds=float(fast.sum() / passes),
     )
 
 
@@ -40,12 +41,16 @@ def measure_ways(record: Sampled | None, predictions: list[Prediction], seed: in
 
 
 def render(replays: list[Replay]) -> str:
-    """A heading line and a table of every target, draft and way; empty where nothing was sampled."""
-    rows, measured = [], []
+    """A heading line, a table of every target, draft and way, and what drawing costs; empty if nothing was sampled."""
+    rows, measured, steps = [], [], []
     for replay in replays:
         for draft, found in replay.drafts.items():
+            ways = {one.way: one for one in found.ways}
             measured += found.measured
-            rows += [[replay.target, draft, *_row(one)] for one in sorted(found.ways, key=_order)]
+            rows += [[replay.target, draft, *_row(ways[name])] for name in NAMES if name in ways]
+            if "greedy" in ways:
+                ratio = ways["token"].step_seconds / ways["greedy"].step_seconds
+                steps.append(f"{ratio:.2f} times as long with {draft}")
     if not rows:
         return ""
     first = replays[0]
@@ -56,12 +61,8 @@ def render(replays: list[Replay]) -> str:
         f"At temperature {first.temperature:g} with k={k}; the last column is computed from one trace of the target's "
         f"output, without decoding ({agree} of {len(measured)} measured cells agree with it):\n\n"
         + markdown(head, rows, right=range(3, 8))
-        + "\n"
+        + f"\n\nA step that samples takes, compared with a greedy one, {', '.join(steps)}.\n"
     )
-
-
-def _order(one: WayFigures) -> int:
-    return list(NAMES).index(one.way)
 
 
 def _row(one: WayFigures) -> list[str]:
