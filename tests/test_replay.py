@@ -37,7 +37,7 @@ def replayed(repository):
 def test_a_trace_holds_distributions(repository):
     trace = read_json(trace_file("target"), Trace)
     rows = trace.drafts["draft"].sampled
-    assert [len(row.tokens) for row in rows] == [24] * 8
+    assert [len(row.tokens) for row in rows] == [20] * 8
     for row in rows:
         for place, (p, q) in enumerate(row.tops):
             assert len(p.ids) == len(q.ids) == 64 and p.logs == sorted(p.logs, reverse=True)
