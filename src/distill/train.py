@@ -1,6 +1,5 @@
 """Training the draft: resumable, and measured on held-out conversations as it goes."""
 
-import math
 import os
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ class Plan:
 
     minutes: float
     seed: int = 0
-    rate: float = 5e-4
+    rate: float = 2e-4
     loss: str = "forward_kl"
     stream_weight: float = 1.0
     rows: int = 2
@@ -134,8 +133,8 @@ def _with_negatives(vocabulary: torch.Tensor, size: int, generator: torch.Genera
 
 def _measure(student, held, vocabulary, plan: Plan, state: dict, losses: list, report: Callable) -> None:
     figures = held_out(student, held, min(plan.measure_rows, len(held["ids"])), vocabulary)
-    mean = sum(losses) / len(losses) if losses else math.nan
-    line = {"minutes": round(state["seconds"] / 60, 2), "tokens": state["tokens"], "train_loss": round(mean, 4)}
+    mean = round(sum(losses) / len(losses), 4) if losses else None
+    line = {"minutes": round(state["seconds"] / 60, 2), "tokens": state["tokens"], "train_loss": mean}
     state["curve"].append(line | figures)
     losses.clear()
     report(state["curve"][-1])
