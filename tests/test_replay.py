@@ -18,9 +18,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """A repository with ten prompts in which all the stages ran; it is the working directory meanwhile."""
-    folder = build(tmp_path_factory.mktemp("replay"), max_new_tokens=12, ks=list(KS), repeats=1)
-    rows = [{"id": f"p{i}", "category": "chat", "prompt": chr(65 + i) * 3} for i in range(10)]
+    """A repository with 24 prompts in which all the stages ran; it is the working directory meanwhile."""
+    sampling = {"temperature": 1.0, "k": 4, "prompts": 24, "max_new_tokens": 20}
+    folder = build(tmp_path_factory.mktemp("replay"), max_new_tokens=12, ks=list(KS), repeats=1, sampling=sampling)
+    rows = [{"id": f"p{i}", "category": "chat", "prompt": chr(65 + i) * 3} for i in range(24)]
     (folder / "prompts/set.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with contextlib.chdir(folder):
         for stage in ("machine", "fetch target", "fetch draft", "baseline target", "costs target", "trace target",
@@ -37,7 +38,7 @@ def replayed(repository):
 def test_a_trace_holds_distributions(repository):
     trace = read_json(trace_file("target"), Trace)
     rows = trace.drafts["draft"].sampled
-    assert [len(row.tokens) for row in rows] == [20] * 8
+    assert [len(row.tokens) for row in rows] == [20] * 24
     for row in rows:
         for place, (p, q) in enumerate(row.tops):
             assert len(p.ids) == len(q.ids) == 64 and p.logs == sorted(p.logs, reverse=True)
