@@ -164,7 +164,7 @@ def test_prompts_that_cannot_be_decoded(models, prompt, words):
         {"k": -1}, {"k": 1.5}, {"k": True}, {"max_new_tokens": -1}, {"temperature": -0.1}, {"temperature": math.nan},
         {"top_k": -1}, {"top_p": 0.0}, {"min_p": 1.0}, {"seed": -1}, {"seed": 1.5}, {"verification": "tokens"},
         {"schedule": "clever"}, {"stop": "a"}, {"forbidden": (258,)}, {"logit_bias": {300: 1.0}},
-        {"repetition_penalty": 0.0}, {"presence_penalty": math.inf},
+        {"repetition_penalty": 0.0}, {"presence_penalty": math.inf}, {"temprature": 1.0},
     ],
 )  # fmt: skip
 def test_settings_that_make_no_sense(models, setting):
@@ -250,3 +250,13 @@ def test_a_model_may_be_used_between_calls(models):
     assert decode(target, draft, 2)[0] == wanted
     target.forward(torch.tensor([1, 2, 3]))
     assert decode(target, draft, 2)[0] == wanted
+
+
+def test_a_draft_that_is_none_is_refused(models):
+    with pytest.raises(SettingsError, match="a drafter or None, not str"):
+        generate(models[0], "models/draft", None, PROMPT)
+
+
+def test_a_budget_beyond_the_context_takes_no_memory(models):
+    tokens, stats = generate(models[0], None, None, torch.arange(250) % 200, max_new_tokens=10**12)
+    assert len(tokens) == 7 and stats.stop == "context"

@@ -1,6 +1,7 @@
 """What a call of `generate` does before and after the loop."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 import torch
 
@@ -13,6 +14,7 @@ from .sampling import Sampling
 from .stats import Stats
 from .vocabulary import count_ids
 
+SAMPLING = tuple(field.name for field in fields(Sampling))
 PLANNED = ("k", "max_new_tokens", "draft_settings", "verification", "schedule", "stop")
 
 
@@ -66,6 +68,8 @@ def start(
 ) -> tuple[Iterator[list[int]], Stats]:
     """The steps of a call of `generate`, lists of tokens still to be decoded, and the Stats that they will fill."""
     planned = {name: arguments.pop(name) for name in PLANNED if name in arguments}
+    if unknown := [name for name in arguments if name not in SAMPLING]:
+        raise SettingsError(f"there is no setting {unknown[0]!r}; allowed are {', '.join(PLANNED + SAMPLING)}")
     ids = encode(tok, prompt, chat).to(target.device)
     eos_ids = () if ignore_eos else target.eos_ids
     plan = Plan(**planned, settings=Sampling(**arguments), eos_ids=eos_ids, tok=tok, vocabulary=_real_ids(target, tok))

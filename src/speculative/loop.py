@@ -58,8 +58,10 @@ class Run:
     def __init__(self, target: CausalLM, draft: CausalLM | Drafter | None, ids: torch.Tensor, plan: Plan, coins):
         self.target, self.plan, self.coins = target, plan, coins[0]
         self.prompt = self.length = len(ids)
-        self.sequence = torch.cat((ids, ids.new_zeros(plan.max_new_tokens)))
         self.vocabulary = plan.vocabulary or target.vocab_size
+        self._check(ids, draft)
+        # The last token of all is never fed, so that one more than the context holds can be decoded.
+        self.sequence = torch.cat((ids, ids.new_zeros(min(plan.max_new_tokens, target.context + 1 - len(ids)))))
         self.stats = Stats(k=plan.k if draft is not None else 0, prompt_tokens=len(ids))
         self.stop = Stop(plan.eos_ids, plan.stop, plan.tok)
         self.schedule: Fixed = make_schedule(plan.schedule, plan.k)
@@ -68,9 +70,10 @@ class Run:
             settings = plan.settings if plan.draft_settings is None else plan.draft_settings
             go_on = None if plan.schedule == "fixed" else self.schedule.go_on
             self.drafter = ModelDrafter(draft, settings, coins[1], go_on)
-        self._check(ids)
 
-    def _check(self, ids: torch.Tensor) -> None:
+    def _check(self, ids: torch.Tensor, draft) -> None:
+        if not (draft is None or isinstance(draft, CausalLM) or hasattr(draft, "propose")):
+            raise SettingsError(f"draft must be a model of load_models, a drafter or None, not {type(draft).__name__}")
         if len(ids) > self.target.context:
             raise PromptError(f"the prompt has {len(ids)} tokens, and the target's context holds {self.target.context}")
         if int(ids.min()) < 0 or int(ids.max()) >= self.vocabulary:
@@ -89,11 +92,12 @@ def decode(run: Run) -> Iterator[list[int]]:
     try:
         with torch.inference_mode():
             _prefill(run)
-        while run.length < len(run.sequence) and run.length <= run.target.context and run.stats.stop == "":
+        while run.length < len(run.sequence) and run.stats.stop == "":
             with torch.inference_mode():
                 new = _step(run)
             yield new
-        run.stats.stop = run.stats.stop or ("length" if run.length == len(run.sequence) else "context")
+        full = run.stats.generated == run.plan.max_new_tokens
+        run.stats.stop = run.stats.stop or ("length" if full else "context")
     finally:
         run.target.rollback(min(run.target.length, run.length - 1))
         if run.drafter is not None:
@@ -150,7 +154,7 @@ def _propose(run: Run) -> tuple[bool, Proposal]:
     if drafter is None:
         return False, Proposal(run.sequence[:0], None)
     # The pass gives one token more than it verifies, so drafting the last of the budget would be wasted.
-    left = min(len(run.sequence) - length - 1, run.target.context - length, drafter.room(length))
+    left = min(len(run.sequence) - length - 1, drafter.room(length))
     limit = min(run.schedule.limit, left)
     if limit <= 0:
         return False, Proposal(run.sequence[:0], None)
