@@ -195,9 +195,9 @@ def test_three_tokens_together_follow_the_target(warper):
     target, draft, settings = Toy(3, 1), Toy(3, 2, like=Toy(3, 1), noise=0.7), WARPERS[warper]
     if penalized := settings.presence_penalty or settings.frequency_penalty or settings.repetition_penalty != 1:
         # What was generated before would count, so every sequence is a call of its own.
-        calls, count, models = 250, 1, (target, draft)
+        calls, count, models = 150, 1, (target, draft)
     else:
-        calls, count, models = 1, 800, [Restarting(model, 3, 3 * 800 + 3) for model in (target, draft)]
+        calls, count, models = 1, 500, [Restarting(model, 3, 3 * 500 + 3) for model in (target, draft)]
     prompt = torch.tensor([2, 0, 1])
     generator, found = torch.Generator().manual_seed(11), Counter()
     arguments = asdict(settings) | {"k": 2, "max_new_tokens": 3 * count, "seed": generator}

@@ -44,8 +44,8 @@ def run(params: Params, prompts, pair, encoded) -> dict[str, Way]:
     for at, (prompt, ids) in enumerate(progress(rows, "ways of sampling")):
         runs = {}
         order = ["plain", *WAYS]
-        for name in order[at % len(order) :] + order[: at % len(order)]:
-            with timed():
+        with timed():
+            for name in order[at % len(order) :] + order[: at % len(order)]:
                 chosen = seeded(settings.get(name, params), at)
                 runs[name] = decode(chosen, pair, ids, 0 if name == "plain" else params.sampling.k)
         for name, way in ways.items():
