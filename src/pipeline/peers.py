@@ -15,9 +15,9 @@ from src.pipeline.prompts import load_prompts
 from src.pipeline.results import MACHINE, Machine, Settings
 from src.pipeline.sources import DistillSource, QuantizeSource
 
-PROMPTS, TOKENS, REPEATS = 6, 32, 3
-KS = (1, 2, 3, 4)  # tried on the first TRIAL prompts, to find each side's best
-TRIAL = 2
+PROMPTS, TOKENS, REPEATS = 6, 32, 2
+KS = (1, 2, 3)  # tried on the first TRIAL prompts, to find each side's best
+TRIAL = 1
 
 
 def comparable(params: Params) -> str | None:
