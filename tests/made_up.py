@@ -29,6 +29,7 @@ from src.pipeline.results import (
     cell_files,
     model_file,
 )
+from src.pipeline.sampling import heated
 
 ROOT = Path(__file__).parent.parent
 ONE_ROW, OTHER = 0.028, 0.0005  # seconds of a one-row pass, and of the rest of a step
@@ -200,7 +201,7 @@ def write_trace(params, draft: str, seed=0) -> None:
     )
     outputs = {kind: [traced(prompt, kind == "greedy") for prompt in prompts] for kind in ("sampled", "greedy")}
     record = traces.Trace(
-        target="target", settings=Settings.of(params, prompts), temperature=1.0,
+        target="target", settings=Settings.of(heated(params), prompts), temperature=params.sampling.temperature,
         drafts={draft: traces.DraftTrace(vocabulary=vocabulary, **outputs)},
     )  # fmt: skip
     write_json(traces.trace_file("target"), record)

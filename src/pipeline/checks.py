@@ -79,12 +79,14 @@ def replayed(params: Params, target: str, settings: Settings) -> Iterator[str]:
     costed = yield from read(costs_file(target), Costs)
     if not (stored and trace and costed):
         return
-    yield from _recorded(trace_file(target), trace, settings)
+    own = params.sampling
+    hot = settings.model_copy(update={"temperature": own.temperature, "max_new_tokens": own.max_new_tokens})
+    yield from _recorded(trace_file(target), trace, hot)
     for draft, traced in trace.drafts.items():
         if sampled_file(target, draft).exists() and (
             sampled := (yield from read(sampled_file(target, draft), Sampled))
         ):
-            yield from _recorded(sampled_file(target, draft), sampled, settings)
+            yield from _recorded(sampled_file(target, draft), sampled, hot)
         found, known = replay_draft(params, target, draft, traced, costed.figures), stored.drafts.get(draft)
         for phrase in differences(known and known.model_dump(), found.model_dump(), f"drafts.{draft}"):
             yield f"{file}: {phrase}"
