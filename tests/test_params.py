@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+from workshop import after, refused
 
 from src.pipeline.params import Params, ParamsError, check_params, load_params
 
@@ -149,3 +150,12 @@ def test_numbers_are_read_as_yaml_1_2_like_dvc_does(tmp_path):
         load_params(file)
     file.write_text(file.read_text().replace("exact: no", "exact: true"))
     assert load_params(file).seed == 10
+
+
+@pytest.mark.parametrize(("stage", "names"), [
+    ("sampling", ("target", "nobody")), ("sweep", ("target", "nobody", 2)), ("sweep", ("nobody", "draft", 2)),
+    ("baseline", ("nobody",)),
+])  # fmt: skip
+def test_a_name_that_the_catalogue_lacks_is_refused(tmp_path, monkeypatch, stage, names):
+    monkeypatch.chdir(after(tmp_path, "machine", "fetch target", "fetch draft"))
+    assert "key 'models': holds no 'nobody'; allowed: target, draft" in refused(stage, *names)

@@ -13,6 +13,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from src.speculative.checkpoints import COPIED
 from src.speculative.errors import ModelError
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ GROUP = 32
 LAYERS_FILE = "layers.safetensors"
 VOCAB_FILE = "draft_vocab.json"
 FILES = (LAYERS_FILE, VOCAB_FILE)  # all that `export` writes and `join` reads
-COPIED = (".json", ".jinja", ".txt", ".model")  # config and tokenizer, beside the weights
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

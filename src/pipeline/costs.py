@@ -9,7 +9,7 @@ from src.pipeline.console import say, stage
 from src.pipeline.costmodel import Costs, DraftSamples, Samples, costs_file, figures
 from src.pipeline.files import read_json, write_json
 from src.pipeline.pair import MODELS, encode_all, open_pair
-from src.pipeline.params import Params, ParamsError, load_params
+from src.pipeline.params import Params, demand_known, load_params
 from src.pipeline.passes import median_prompt, rounds_of, sequence_of, steps
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import MACHINE, Machine, Settings
@@ -58,8 +58,7 @@ def costs(target: Annotated[str, typer.Argument(help="a name of the catalogue `m
     `report` predicts each cell from them. Takes under a minute. Example: python -m src.pipeline.costs smollm2-135m
     """
     params = load_params()
-    if target not in params.targets:
-        raise ParamsError(f"params.yaml: key 'targets': holds no {target!r}; allowed: {', '.join(params.targets)}")
+    demand_known(params, "targets", target)
     prompts = load_prompts(params.prompts)
     settings, machine = Settings.of(params, prompts), read_json(MACHINE, Machine).fingerprint
     samples = measure(params, prompts, target)

@@ -15,13 +15,13 @@ from src.pipeline import wheel
 from src.pipeline.console import say, stage
 from src.pipeline.files import new_directory, write_json
 from src.pipeline.origins import ModelInfo, describe, keep, kept, refuse_pickles, sha256
-from src.pipeline.params import Params, ParamsError, load_params
+from src.pipeline.params import Params, ParamsError, demand_known, load_params
 from src.pipeline.results import model_file
 from src.pipeline.sources import DistillSource, PathSource, QuantizeSource
+from src.speculative.checkpoints import WANTED
 
 MODELS = Path("models")
 LAYERS = Path("results/distill")
-WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 
 
 def obtain(params: Params, slug: str) -> ModelInfo:
@@ -109,8 +109,7 @@ def fetch(slug: Annotated[str, typer.Argument(help="a name of the catalogue `mod
     name's. Example: python -m src.pipeline.fetch smollm2-135m
     """
     params = load_params()
-    if slug not in params.models:
-        raise ParamsError(f"params.yaml: key 'models': holds no {slug!r}; allowed: {', '.join(params.models)}")
+    demand_known(params, "models", slug)
     info = obtain(params, slug)
     write_json(model_file(slug, "drafts" if slug in params.drafts else "models"), info)
 

@@ -8,7 +8,7 @@ import typer
 
 from src.pipeline.console import progress, say, stage
 from src.pipeline.pair import open_pair
-from src.pipeline.params import ParamsError, load_params
+from src.pipeline.params import ParamsError, demand_known, load_params
 from src.pipeline.table import markdown
 
 WIDTHS = (1, 2, 3, 5, 9)
@@ -51,8 +51,7 @@ def forms(
     seconds. Example: python -m src.pipeline.forms smollm2-135m --context 400
     """
     params = load_params()
-    if target not in params.models:
-        raise ParamsError(f"params.yaml: key 'models': holds no {target!r}; allowed: {', '.join(params.models)}")
+    demand_known(params, "models", target)
     model, _, _ = open_pair(params.model_copy(update={"exact": True}), target)
     from src.speculative.invariance import invariant
     from src.speculative.models import FastModel

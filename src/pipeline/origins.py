@@ -7,9 +7,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from src.pipeline.files import Record, write_json
+from src.speculative.checkpoints import PICKLES
 from src.speculative.errors import ModelError
-
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
 class ModelInfo(Record):

@@ -5,7 +5,7 @@ import json
 from contextlib import contextmanager
 from pathlib import Path
 
-from src.pipeline.params import Params, ParamsError
+from src.pipeline.params import Params, ParamsError, demand_known
 from src.pipeline.prompts import Prompt
 from src.pipeline.results import Seconds
 
@@ -22,6 +22,8 @@ def open_pair(params: Params, target: str, draft: str | None = None, *, float32:
 
     from src.speculative.loading import load_models
 
+    for slug in (target, draft) if draft else (target,):
+        demand_known(params, "models", slug)
     torch.set_num_threads(params.threads)
     return load_models(
         MODELS / target,

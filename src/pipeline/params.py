@@ -127,6 +127,12 @@ def load_params(path: str | Path = "params.yaml") -> Params:
     return check_params(data, path)
 
 
+def demand_known(params: Params, key: str, slug: str) -> None:
+    """Raises ParamsError, naming what is allowed, unless `slug` stands under `key`: targets, drafts or models."""
+    if slug not in getattr(params, key):
+        raise ParamsError(f"params.yaml: key '{key}': holds no {slug!r}; allowed: {', '.join(getattr(params, key))}")
+
+
 def check_params(data: Any, path: str | Path = "params.yaml") -> Params:
     """The checked form of what was read; raises ParamsError like `load_params`."""
     if not isinstance(data, dict):

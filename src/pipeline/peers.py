@@ -10,7 +10,7 @@ from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
 from src.pipeline.memory import peak_growth
 from src.pipeline.pair import MODELS, decode, encode_all, open_pair, timed
-from src.pipeline.params import Params, ParamsError, load_params
+from src.pipeline.params import Params, demand_known, load_params
 from src.pipeline.prompts import load_prompts
 from src.pipeline.results import MACHINE, Machine, Settings
 from src.pipeline.sources import DistillSource, QuantizeSource
@@ -90,8 +90,7 @@ def peers(target: Annotated[str, typer.Argument(help="a name of the catalogue `m
     cores. Example: python -m src.pipeline.peers smollm2-135m
     """
     params = load_params()
-    if target not in params.targets:
-        raise ParamsError(f"params.yaml: key 'targets': holds no {target!r}; allowed: {', '.join(params.targets)}")
+    demand_known(params, "targets", target)
     draft = comparable(params)
     say(f"peers: {target}{f' with {draft}' if draft else ''}, beside transformers")
     record = Peers(

@@ -8,7 +8,7 @@ import typer
 from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
 from src.pipeline.pair import decode, encode_all, open_pair
-from src.pipeline.params import Params, ParamsError, load_params
+from src.pipeline.params import Params, demand_known, load_params
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import BaselineTokens, Settings, baseline_files
 from src.pipeline.sampling import heated, seeded
@@ -97,8 +97,7 @@ def trace(target: Annotated[str, typer.Argument(help="a name of the catalogue `m
     results/trace/TARGET.json, which the stage `replay` reads. Example: python -m src.pipeline.trace smollm2-135m
     """
     params = load_params()
-    if target not in params.targets:
-        raise ParamsError(f"params.yaml: key 'targets': holds no {target!r}; allowed: {', '.join(params.targets)}")
+    demand_known(params, "targets", target)
     prompts = load_prompts(params.prompts)
     base = read_json(baseline_files(target)[0], BaselineTokens)
     hot = heated(params)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from .checkpoints import PICKLES, WANTED
 from .errors import DownloadError, ModelError, TinydraftError
 from .invariance import make_exact
 from .linear import best_format
@@ -19,8 +20,6 @@ from .weights import read_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DEFAULT_TARGET, DEFAULT_DRAFT = "models/smollm2-135m", "models/smollm2-draft"
-WANTED_FILES = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 HUB_NAME = re.compile(r"^(?P<repo>[\w.-]+/[\w.-]+)@(?P<revision>.*)$")
 
 
@@ -148,7 +147,7 @@ def download(repo: str, revision: str) -> Path:
             f"{repo}@{revision}: a revision is the 40 hex digits of a commit; a branch or tag may change under you"
         )
     try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=WANTED_FILES))
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=list(WANTED)))
     except GatedRepoError as error:
         raise DownloadError(f"{repo}: the hub asks for an account that may read it") from error
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from .checkpoints import COPIED
 from .errors import ModelError
 from .weights import read_weights
 
@@ -161,7 +162,7 @@ def quantize_checkpoint(source: str | Path, target: str | Path, bits: int, group
     config[CONFIG_KEY] = {"bits": bits, "group_size": group_size}
     target.mkdir(parents=True, exist_ok=True)
     for file in source.iterdir():
-        if file.suffix in (".json", ".jinja", ".txt", ".model") and "index" not in file.name:
+        if file.suffix in COPIED and "index" not in file.name:
             shutil.copy(file, target / file.name)
     (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     save_file(_stored(weights), target / "model.safetensors", metadata={"format": "pt"})
