@@ -14,11 +14,11 @@ import copy
 
 import torch
 
-from .attention import KEY_BLOCK
+from .attention import KEY_BLOCK, candidates
 from .models import CausalLM, FastModel
 
 WIDEST = 17  # k = 16 and the token before it; prefill goes in pieces of this many tokens
-WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14, WIDEST)
+WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14)  # and 1 and the widest
 MULTIPLES = (1, 2, 3, 4, 8)
 CONTEXTS = (0, KEY_BLOCK - 5, 501)
 
@@ -41,7 +41,7 @@ def probe(network) -> tuple[int, str] | None:
     """(rows, attention) of the first form that holds, the cheapest first, or None. Leaves the network as it was."""
     trial, ids = _trial(network)
     for rows in MULTIPLES:
-        for attention in ("batched", "rowwise"):
+        for attention in candidates(network.dtype):
             trial.rows, trial.attention = rows, attention
             if all(_holds(trial, ids, start) for start in CONTEXTS):
                 return rows, attention
@@ -69,18 +69,23 @@ def _trial(network):
 
 
 def _holds(trial, ids: torch.Tensor, start: int) -> bool:
-    """Whether one pass of each width gives the bits, logits and cache, that passes of one token give."""
-    saved = [cache.clone() for cache in trial._cache]
-    single = torch.cat([trial(ids[i : i + 1], start + i, 1) for i in range(len(ids))])
-    wanted = [cache.clone() for cache in trial._cache]
-    for width in reversed(WIDTHS):
-        for cache, before in zip(trial._cache, saved, strict=True):
-            cache.copy_(before)
-        logits = trial(ids[:width], start, width)
-        end = start + width
-        same = torch.equal(logits, single[:width]) and all(
-            torch.equal(cache[:, :end], want[:, :end]) for cache, want in zip(trial._cache, wanted, strict=True)
-        )
-        if not same:
+    """Whether the widest pass, those of one token and all between give the same bits, logits and cache entries.
+
+    A pass of one token runs over the entries that the widest pass left before it; they are what the passes of one token
+    before it would have left, if all of those held. So a form that does not hold is refused after two passes."""
+    widest = trial(ids, start, WIDEST)
+    entries = _entries(trial, start, WIDEST)
+    passes = [(i, 1) for i in range(WIDEST)] + [(0, width) for width in reversed(WIDTHS)]
+    for first, width in passes:
+        logits = trial(ids[first : first + width], start + first, width)
+        if not torch.equal(logits, widest[first : first + width]):
+            return False
+        wrote = _entries(trial, start + first, width)
+        if not torch.equal(wrote, entries[:, :, first : first + width]):
             return False
     return True
+
+
+def _entries(trial, start: int, n: int) -> torch.Tensor:
+    """A copy of the keys and values of n positions, (layers, heads, n, dim)."""
+    return torch.stack([cache[:, start : start + n] for cache in trial._cache])

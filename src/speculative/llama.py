@@ -160,19 +160,23 @@ class Llama:
         """
         n = len(ids)
         ids = self._widen(ids)
-        wide = len(ids)
-        self.reserve(start + wide)
+        self.reserve(start + len(ids))
         x = self._embed(ids)
-        turn = self._turns[start : start + wide]
-        attend = FORMS[self.attention](start, n, self.device, self.dtype)
-        for layer, cache in zip(self.layers, self._cache, strict=True):
-            x = self._block(layer, cache, x, turn, attend, start, n)
+        x = self._through(x, start, n)
         return self.head(self.norm(self._widen(x[n - keep : n])))[:keep] if keep else x[:0]
 
     def _widen(self, x: torch.Tensor) -> torch.Tensor:
         """x (n, ...) with its last row repeated until `rows` divides their number."""
         short = -len(x) % self.rows
         return torch.cat((x, x[-1:].expand(short, *x.shape[1:]))) if short else x
+
+    def _through(self, x: torch.Tensor, start: int, n: int) -> torch.Tensor:
+        """x (n or more, hidden), of which the first n rows are tokens, after all layers."""
+        turn = self._turns[start : start + len(x)]
+        attend = FORMS[self.attention](start, n, self.device, self.dtype)
+        for layer, cache in zip(self.layers, self._cache, strict=True):
+            x = self._block(layer, cache, x, turn, attend, start, n)
+        return x
 
     def _block(self, layer: Mapping, cache: torch.Tensor, x, turn, attend, start: int, n: int) -> torch.Tensor:
         turned = self.heads + self.kv_heads
@@ -182,7 +186,7 @@ class Llama:
             qkv = torch.cat((layer["q_norm"](q), layer["k_norm"](k), v), 1)
         qkv = turn_(qkv.float(), turn, turned)
         cache[:, start : start + n].copy_(qkv[:n, self.heads :].transpose(0, 1))
-        mixed = attend(qkv[:n, : self.heads].to(self.dtype), cache[: self.kv_heads], cache[self.kv_heads :])
+        mixed = attend(qkv[:, : self.heads].to(self.dtype), cache[: self.kv_heads], cache[self.kv_heads :])
         x = x.add_(layer["o"](self._widen(mixed)))
         gate, up = layer["gate_up"](layer["between"](x)).chunk(2, -1)
         return x.add_(layer["down"](F.silu(gate).mul_(up)))

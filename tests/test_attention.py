@@ -1,0 +1,45 @@
+"""Every form of the attention against the sum over keys that the definition writes down."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from src.speculative.attention import FORMS, KEY_BLOCK, candidates
+
+
+def written_down(q: np.ndarray, k: np.ndarray, v: np.ndarray, place: int) -> np.ndarray:
+    """One query head over the keys up to its own position (Vaswani et al. 2017, section 3.2.1), in float64."""
+    scores = np.array([q @ k[at] for at in range(place + 1)]) / np.sqrt(len(q))
+    weights = np.exp(scores - scores.max())
+    return sum(weight * v[at] for at, weight in enumerate(weights / weights.sum()))
+
+
+@pytest.mark.parametrize("name", FORMS)
+@settings(max_examples=25, deadline=None)
+@example(start=KEY_BLOCK - 2, n=5, spare=1, kv_heads=2, shared=3)
+@example(start=0, n=1, spare=0, kv_heads=1, shared=1)
+@given(
+    start=st.integers(0, 140),
+    n=st.integers(1, 9),
+    spare=st.integers(0, 2),
+    kv_heads=st.integers(1, 3),
+    shared=st.integers(1, 4),
+)
+def test_a_query_gets_the_mean_of_values_by_its_scores(name, start, n, spare, kv_heads, shared):
+    draw = torch.Generator().manual_seed(start * 100 + n)
+    q = torch.randn(n + spare, kv_heads * shared, 16, generator=draw)
+    k, v = torch.randn(2, kv_heads, 256, 16, generator=draw)
+    k[:, start + n :], v[:, start + n :] = 1e4, 1e4  # what an earlier pass left there must not be seen
+    found = FORMS[name](start, n, q.device, q.dtype)(q, k, v)
+    for row in range(n):
+        for head in range(kv_heads * shared):
+            keys, values = (part[head // shared].double().numpy() for part in (k, v))
+            wanted = written_down(q[row, head].double().numpy(), keys, values, start + row)
+            assert np.allclose(found[row].view(-1, 16)[head], wanted, atol=1e-5)
+
+
+def test_what_rounds_scores_to_the_dtype_is_for_float32_alone():
+    assert candidates(torch.float32)[0] == "products"
+    assert "products" not in candidates(torch.bfloat16)
