@@ -8,7 +8,8 @@ packed   oneDNN's blocked layout, made once instead of in every call: bfloat16 w
          (avx512_bf16, AMX), and float32. Up to a quarter faster at one row, several times at a few.
 half     float16 weights, float32 activations and sums, by FBGEMM: half of float32's bytes on x86 processors that
          have no bfloat16 products (there torch emulates those row by row, so that verifying costs k+1 passes).
-Groups   weights of 4 or 8 bits (`quantize.py`), for drafts: their kernels are made for one row.
+Groups   weights of 4 or 8 bits (`quantize.py`), for drafts: their kernels are made for one row. Where "half" is the
+         best format, it is faster than the kernel for 8 bits, which widens every weight: they are held as float16.
 """
 
 import warnings
@@ -51,7 +52,7 @@ def pack(weight: torch.Tensor | Groups, bias: torch.Tensor | None = None, fmt: s
     """
     if isinstance(weight, Groups):
         refuse_shape(weight)
-        product = _int4(weight) if weight.bits == 4 else _int8(weight)
+        product = {4: _int4, 8: _int8}[weight.bits](weight)
         return product if bias is None else lambda x: product(x) + bias
     if fmt == "packed":
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
@@ -78,5 +79,8 @@ def _int4(weight: Groups) -> Callable:
 
 
 def _int8(weight: Groups) -> Callable:
+    if best_format(weight.values.device, torch.bfloat16) == "half":
+        wide = pack(weight.dequantize(), fmt="half")
+        return lambda x: wide(x.float()).to(x.dtype)
     values, scale = weight.values.contiguous(), weight.scale[:, 0].bfloat16().contiguous()
     return lambda x: torch._weight_int8pack_mm(x.bfloat16(), values, scale).to(x.dtype)
