@@ -137,7 +137,7 @@ class TransformersModel(CausalLM):
         if self._held > start:
             self._past.crop(start - self._held)
         with torch.inference_mode():
-            out = self.model(ids[None], past_key_values=self._past, use_cache=True, logits_to_keep=max(keep, 1))
+            out = self.model(ids[None], cache=self._past, use_cache=True, logits_to_keep=max(keep, 1))
         self._held = start + len(ids)
         return out.logits[0, len(out.logits[0]) - keep :] if keep else out.logits[0, :0]
 
