@@ -34,6 +34,7 @@ WRONG = [
     (["dtype"], "int8", "'dtype'", "float32, bfloat16 or float16"),
     (["threads"], 0, "'threads'", "from 1"),
     (["exact"], "yes", "'exact'", "true or false"),
+    (["compile"], 1, "'compile'", "true or false"),
     (["seed"], -1, "'seed'", "from 0"),
     (["prompts"], "prompts.txt", "'prompts'", "*.jsonl"),
     (["max_new_tokens"], 0, "'max_new_tokens'", "from 1"),

@@ -107,7 +107,7 @@ def test_figures_count_the_prompts_that_came_out_otherwise():
     settings = dict.fromkeys(
         ("device", "dtype", "prompts", "prompts_sha256", "verification", "drafter", "schedule"), "x"
     ) | dict.fromkeys(("threads", "seed", "max_new_tokens", "top_k"), 1)
-    settings |= dict.fromkeys(("exact", "chat", "ignore_eos"), True) | dict.fromkeys(
+    settings |= dict.fromkeys(("exact", "compile", "chat", "ignore_eos"), True) | dict.fromkeys(
         ("temperature", "top_p", "min_p"), 0.5
     )
     record = Peers(

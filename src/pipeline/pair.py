@@ -2,12 +2,13 @@
 
 import gc
 import json
+import os
 from contextlib import contextmanager
 from pathlib import Path
 
 from src.pipeline.params import Params, ParamsError, demand_known
 from src.pipeline.prompts import Prompt
-from src.pipeline.results import Seconds
+from src.pipeline.results import Counts, Seconds
 
 MODELS = Path("models")
 VOCABULARY = "draft_vocab.json"  # beside a distilled draft's weights
@@ -25,12 +26,14 @@ def open_pair(params: Params, target: str, draft: str | None = None, *, float32:
     for slug in (target, draft) if draft else (target,):
         demand_known(params, "models", slug)
     torch.set_num_threads(params.threads)
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(MODELS.absolute() / ".compiled"))
     return load_models(
         MODELS / target,
         MODELS / draft if draft else None,
         device="cpu" if float32 else params.device,
         dtype="float32" if float32 else params.dtype,
         exact=None if params.exact else False,
+        compile=params.compile and not float32,
         draft_vocab=_vocabulary(params, draft),
         draft_quantization=params.models[draft].draft_quantization if draft else None,
     )
@@ -88,6 +91,17 @@ def decode(params: Params, pair, ids, k: int, *, greedy_tokens: int | None = Non
         target, draft if k else None, tok, ids, k=k, max_new_tokens=greedy_tokens or params.max_new_tokens,
         seed=params.seed, ignore_eos=params.ignore_eos, schedule=params.schedule, **chosen,
     )  # fmt: skip
+
+
+def seeded(params: Params, at: int) -> Params:
+    """The settings for prompt number `at`: with one seed for all, what chance does to one it would do to the next."""
+    return params.model_copy(update={"seed": (params.seed + at) % 2**63})
+
+
+def counts(prompt: Prompt, tokens, stats, logits: list[str] | None = None) -> Counts:
+    """The tokens and counts of one decoding as they are stored; logits: digests of the target's, if they are kept."""
+    counted = {name: getattr(stats, name) for name in Counts.model_fields if hasattr(stats, name)}
+    return Counts(id=prompt.id, category=prompt.category, tokens=tokens.tolist(), logits=logits or [], **counted)
 
 
 def seconds(stats) -> Seconds:

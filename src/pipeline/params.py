@@ -40,6 +40,10 @@ class SamplingParams(Strict):
     prompts: int = Field(ge=1, description="how many prompts of the set, a whole number from 1")
     max_new_tokens: int = Field(ge=1, description="a whole number from 1")
 
+    def heat(self, settings):
+        """Params, or the settings of a results file, as the second sweep and the trace have them."""
+        return settings.model_copy(update={"temperature": self.temperature, "max_new_tokens": self.max_new_tokens})
+
 
 class Params(Strict):
     """All of `params.yaml`; the file itself says what each key means."""
@@ -53,6 +57,7 @@ class Params(Strict):
     dtype: Literal["float32", "bfloat16", "float16"] = Field(description="float32, bfloat16 or float16")
     threads: int = Field(ge=1, le=1024, description="a whole number from 1 to 1024")
     exact: bool = Field(description="true or false")
+    compile: bool = Field(description="true or false")
     seed: int = Field(ge=0, lt=2**63, description="a whole number from 0")
     prompts: str = Field(pattern=r"\.jsonl$", description="a file of one JSON object a line, named *.jsonl")
     chat: bool = Field(description="true or false")

@@ -39,6 +39,7 @@ class Settings(Part):
     dtype: str
     threads: int
     exact: bool
+    compile: bool
     seed: int
     prompts: str
     prompts_sha256: str

@@ -53,7 +53,7 @@ def machine_line(summary: Summary) -> str:
     until = "" if how.ignore_eos else " at most"
     return (
         f"Measured on {at['processor']}, {_plural(at['cores'], 'core')}, {at['memory_gib']} GiB{gpu}: "
-        f"device {how.device}, {how.dtype}, {_plural(how.threads, 'thread')}; {mode}, "
+        f"device {how.device}, {how.dtype}, {_plural(how.threads, 'thread')}{', compiled' * how.compile}; {mode}, "
         f"{summary.prompts} prompts of {how.prompts} x {how.max_new_tokens} tokens{until}, "
         f"{_plural(summary.repeats, 'time')}; torch {at['torch']}, transformers {at['transformers']}, "
         f"Python {at['python']}, {at['system']}."

@@ -32,19 +32,21 @@ def load_models(
     exact: bool | None = None,
     draft_vocab: torch.Tensor | None = None,
     draft_quantization: int | None = None,
+    compile: bool = False,
 ):
     """(target, draft, tok): two models ready to decode, and the tokenizer that they share.
 
     target, draft: a directory, or "repo@revision" on the hub with the revision's 40 hex digits; draft=None loads none.
     dtype: None is that of the stored weights. exact: True demands a width-invariant target (ModelError where the
     machine allows none), None takes it where it holds, False leaves it. draft_vocab: int64 ids that the draft's head
-    keeps. draft_quantization: 4 or 8, bits of the draft's weights; by default as they are stored.
+    keeps. draft_quantization: 4 or 8, bits of the draft's weights; by default as they are stored. compile: have torch
+    compile the layers of both, which takes up to a minute once on a machine, and seconds later on.
     Raises ModelError or DownloadError, and ModelError if the two tokenizers differ in any real id.
     """
     device = check_device(device)
     target_dir = locate(target)
     tok = load_tokenizer(target_dir)
-    big = load_model(target_dir, device=device, dtype=dtype)
+    big = load_model(target_dir, device=device, dtype=dtype, compile=compile)
     big.real_ids = count_ids(tok)
     if exact is not False and not make_exact(big) and exact:
         raise ModelError(
@@ -54,13 +56,21 @@ def load_models(
         return big, None, tok
     draft_dir = locate(draft)
     vocabulary = reconcile(tok, load_tokenizer(draft_dir))
-    small = load_model(draft_dir, device=device, dtype=dtype, vocab=draft_vocab, bits=draft_quantization)
+    small = load_model(
+        draft_dir, device=device, dtype=dtype, vocab=draft_vocab, bits=draft_quantization, compile=compile
+    )
     small.real_ids = vocabulary.draft_size
     return big, small, tok
 
 
 def load_model(
-    source: str | Path, *, device="cpu", dtype: str | torch.dtype | None = None, vocab=None, bits: int | None = None
+    source: str | Path,
+    *,
+    device="cpu",
+    dtype: str | torch.dtype | None = None,
+    vocab=None,
+    bits: int | None = None,
+    compile: bool = False,
 ) -> CausalLM:
     """One model with an empty cache; arguments as for `load_models`. Raises ModelError or DownloadError."""
     from transformers import AutoConfig
@@ -71,9 +81,11 @@ def load_model(
     try:
         why = unsupported(config)
         if why is None:
-            model = FastModel(_network(directory, config, device, dtype, vocab, bits), token_ids=vocab)
-        elif vocab is not None or bits is not None:
-            raise ModelError(f"{directory}: {why} runs through transformers, so it cannot be trimmed or quantized")
+            model = FastModel(_network(directory, config, device, dtype, vocab, bits, compile), token_ids=vocab)
+        elif vocab is not None or bits is not None or compile:
+            raise ModelError(
+                f"{directory}: {why} runs through transformers, so it cannot be trimmed, quantized or compiled"
+            )
         else:
             model = _through_transformers(directory, device, dtype)
     except (MemoryError, RuntimeError) as error:
@@ -84,7 +96,7 @@ def load_model(
     return model
 
 
-def _network(directory: Path, config, device, dtype, vocab, bits) -> Llama:
+def _network(directory: Path, config, device, dtype, vocab, bits, compile) -> Llama:
     stored = getattr(config, CONFIG_KEY, None)
     if (stored or bits) and device.type != "cpu":
         raise ModelError(f"{directory}: weights of 4 or 8 bits have kernels on the CPU alone; device is {device}")
@@ -92,7 +104,11 @@ def _network(directory: Path, config, device, dtype, vocab, bits) -> Llama:
     weights = load_quantized(directory) if stored else read_weights(directory)
     if bits and not stored:
         weights = quantize_weights(weights, bits)
-    return Llama(config, weights, device=device, dtype=dtype, head_ids=vocab, product=fmt)
+    if compile:
+        from .compiled import CompiledLlama as kind
+    else:
+        kind = Llama
+    return kind(config, weights, device=device, dtype=dtype, head_ids=vocab, product=fmt)
 
 
 def _through_transformers(directory: Path, device, dtype) -> TransformersModel:
