@@ -29,7 +29,6 @@ from src.pipeline.results import (
     cell_files,
     model_file,
 )
-from src.pipeline.sampling import heated
 
 ROOT = Path(__file__).parent.parent
 ONE_ROW, OTHER = 0.028, 0.0005  # seconds of a one-row pass, and of the rest of a step
@@ -200,8 +199,9 @@ def write_trace(params, draft: str, seed=0) -> None:
         size=1000, draft_size=1000, target_padding=0, draft_padding=0, only_target=[], only_draft=[]
     )
     outputs = {kind: [traced(prompt, kind == "greedy") for prompt in prompts] for kind in ("sampled", "greedy")}
+    hot = params.sampling.heat(params)
     record = traces.Trace(
-        target="target", settings=Settings.of(heated(params), prompts), temperature=params.sampling.temperature,
+        target="target", settings=Settings.of(hot, prompts), temperature=hot.temperature,
         drafts={draft: traces.DraftTrace(vocabulary=vocabulary, **outputs)},
     )  # fmt: skip
     write_json(traces.trace_file("target"), record)

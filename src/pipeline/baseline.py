@@ -6,7 +6,7 @@ import typer
 
 from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
-from src.pipeline.pair import decode, encode_all, open_pair, seconds, timed
+from src.pipeline.pair import decode, encode_all, open_pair, seconds, seeded, timed
 from src.pipeline.params import Params, load_params
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import MACHINE, BaselineTiming, BaselineTokens, Machine, Settings, Timing, Tokens
@@ -22,9 +22,9 @@ def decode_plain(params: Params, prompts: list[Prompt], pair, encoded: list) -> 
     for ids in encoded[: params.warmup]:
         decode(params, pair, ids, 0)
     tokens, timing = [], []
-    for prompt, ids in progress(list(zip(prompts, encoded, strict=True)), "plain decoding"):
+    for at, (prompt, ids) in enumerate(progress(list(zip(prompts, encoded, strict=True)), "plain decoding")):
         with timed():
-            new, stats = decode(params, pair, ids, 0)
+            new, stats = decode(seeded(params, at), pair, ids, 0)
         row = {"id": prompt.id, "category": prompt.category}
         tokens.append(Tokens(**row, tokens=new.tolist(), logits=digests(pair[0], ids, new.tolist(), 1)))
         timing.append(Timing(**row, generated=stats.generated, plain=[seconds(stats)]))

@@ -79,8 +79,7 @@ def replayed(params: Params, target: str, settings: Settings) -> Iterator[str]:
     costed = yield from read(costs_file(target), Costs)
     if not (stored and trace and costed):
         return
-    own = params.sampling
-    hot = settings.model_copy(update={"temperature": own.temperature, "max_new_tokens": own.max_new_tokens})
+    hot = params.sampling.heat(settings)
     yield from _recorded(trace_file(target), trace, hot)
     for draft, traced in trace.drafts.items():
         if sampled_file(target, draft).exists() and (

@@ -6,10 +6,10 @@ import typer
 
 from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
-from src.pipeline.pair import decode, encode_all, open_pair, seconds, timed
+from src.pipeline.pair import counts, decode, encode_all, open_pair, seconds, seeded, timed
 from src.pipeline.params import Params, load_params
-from src.pipeline.prompts import Prompt, load_prompts
-from src.pipeline.results import MACHINE, Counts, Machine, Settings
+from src.pipeline.prompts import load_prompts
+from src.pipeline.results import MACHINE, Machine, Settings
 from src.pipeline.traces import Sampled, Way, sampled_file
 
 WAYS = {
@@ -21,17 +21,6 @@ WAYS = {
     "greedy": {"temperature": 0.0},  # only to see what drawing costs a step
 }
 PLAIN = {"verification": "token", "schedule": "fixed", "drafter": "model"}
-
-
-def heated(params: Params) -> Params:
-    """The settings of the second sweep and of the trace."""
-    own = params.sampling
-    return params.model_copy(update={"temperature": own.temperature, "max_new_tokens": own.max_new_tokens})
-
-
-def seeded(params: Params, at: int) -> Params:
-    """The settings for prompt number `at`: with one seed for all, what chance does to one it would do to the next."""
-    return params.model_copy(update={"seed": (params.seed + at) % 2**63})
 
 
 def run(params: Params, prompts, pair, encoded) -> dict[str, Way]:
@@ -49,15 +38,10 @@ def run(params: Params, prompts, pair, encoded) -> dict[str, Way]:
                 chosen = seeded(settings.get(name, params), at)
                 runs[name] = decode(chosen, pair, ids, 0 if name == "plain" else params.sampling.k)
         for name, way in ways.items():
-            way.prompts.append(_counts(prompt, *runs[name]))
+            way.prompts.append(counts(prompt, *runs[name]))
             way.plain.append(seconds(runs["plain"][1]))
             way.seconds.append(seconds(runs[name][1]))
     return ways
-
-
-def _counts(prompt: Prompt, tokens, stats) -> Counts:
-    counted = {name: getattr(stats, name) for name in Counts.model_fields if hasattr(stats, name)}
-    return Counts(id=prompt.id, category=prompt.category, tokens=tokens.tolist(), **counted)
 
 
 def sampling(
@@ -73,7 +57,7 @@ def sampling(
     params = load_params()
     prompts = load_prompts(params.prompts)
     machine = read_json(MACHINE, Machine).fingerprint
-    hot = heated(params)
+    hot = params.sampling.heat(params)
     some = prompts[: params.sampling.prompts]
     say(f"sampling {target} with {draft} at temperature {hot.temperature}: {len(some)} prompts in {len(WAYS)} ways")
     pair = open_pair(params, target, draft)

@@ -6,7 +6,7 @@ import typer
 
 from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
-from src.pipeline.pair import decode, encode_all, open_pair, seconds, timed
+from src.pipeline.pair import counts, decode, encode_all, open_pair, seconds, seeded, timed
 from src.pipeline.params import Params, load_params
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import MACHINE, CellTiming, CellTokens, Counts, Machine, Settings, Timing, cell_files
@@ -23,22 +23,18 @@ def run_cell(params: Params, prompts: list[Prompt], pair, encoded: list, k: int)
     for ids in encoded[: params.warmup]:
         decode(params, pair, ids, 0)
         decode(params, pair, ids, k)
-    counts, timing = [], []
+    counted, timing = [], []
     for at, prompt in enumerate(progress(prompts, f"k={k}")):
+        own = seeded(params, at)
         runs: dict[int, list] = {0: [], k: []}
         for repeat in range(params.repeats):
             for width in (0, k) if (repeat + at) % 2 == 0 else (k, 0):
                 with timed():
-                    runs[width].append(decode(params, pair, encoded[at], width, fresh=repeat == 0))
-        counts.append(_counts(prompt, runs[k][0], digests(pair[0], encoded[at], runs[k][0][0].tolist(), k + 1)))
+                    runs[width].append(decode(own, pair, encoded[at], width, fresh=repeat == 0))
+        logits = digests(pair[0], encoded[at], runs[k][0][0].tolist(), k + 1)
+        counted.append(counts(prompt, *runs[k][0], logits))
         timing.append(_timing(prompt, runs, k))
-    return counts, timing
-
-
-def _counts(prompt: Prompt, run, logits: list[str]) -> Counts:
-    tokens, stats = run
-    counted = {name: getattr(stats, name) for name in Counts.model_fields if hasattr(stats, name)}
-    return Counts(id=prompt.id, category=prompt.category, tokens=tokens.tolist(), logits=logits, **counted)
+    return counted, timing
 
 
 def _timing(prompt: Prompt, runs: dict[int, list], k: int) -> Timing:
@@ -70,13 +66,13 @@ def sweep(
         f"{params.max_new_tokens} tokens, {'once' if params.repeats == 1 else f'{params.repeats} times'}")  # fmt: skip
     pair = open_pair(params, target, draft)
     encoded = encode_all(params, prompts, pair[0], pair[2])
-    counts, timing = run_cell(params, prompts, pair, encoded, k)
+    counted, timing = run_cell(params, prompts, pair, encoded, k)
     tokens_file, timing_file, _ = cell_files(target, draft, k)
     write_json(
         timing_file,
         CellTiming(**cell, repeats=params.repeats, warmup=params.warmup, machine=machine, prompts=timing),
     )
-    write_json(tokens_file, CellTokens(**cell, prompts=counts))
+    write_json(tokens_file, CellTokens(**cell, prompts=counted))
     plain = sum(sample.decode for row in timing for sample in row.plain)
     speculative = sum(sample.decode for row in timing for sample in row.speculative)
     rate = params.repeats * sum(row.generated for row in timing) / speculative

@@ -7,11 +7,10 @@ import typer
 
 from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
-from src.pipeline.pair import decode, encode_all, open_pair
+from src.pipeline.pair import decode, encode_all, open_pair, seeded
 from src.pipeline.params import Params, demand_known, load_params
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import BaselineTokens, Settings, baseline_files
-from src.pipeline.sampling import heated, seeded
 from src.pipeline.traces import TOP, DraftTrace, Row, Trace, Traced, Vocabularies, trace_file
 
 FEW = 5  # ids of tokens that only one vocabulary has, as they are shown
@@ -60,6 +59,13 @@ def _round(values) -> list[float]:
     return [float(f"{value:.7g}") for value in values.tolist()]
 
 
+def write(hot: Params, target: str, prompts: list[Prompt]) -> list[tuple]:
+    """What the target writes alone after each prompt: the prompt's ids, and the new tokens."""
+    pair = open_pair(hot, target)
+    encoded = progress(encode_all(hot, prompts, pair[0], pair[2]), "writing")
+    return [(ids, decode(seeded(hot, at), pair, ids, 0)[0].tolist()) for at, ids in enumerate(encoded)]
+
+
 def trace_draft(params: Params, pair, prompts: list[Prompt], outputs: list, greedy: list, slugs) -> DraftTrace:
     """What one draft thinks of the target's outputs: (ids, tokens) by prompt, sampled and greedy ones."""
     target, draft, _ = pair
@@ -100,14 +106,13 @@ def trace(target: Annotated[str, typer.Argument(help="a name of the catalogue `m
     demand_known(params, "targets", target)
     prompts = load_prompts(params.prompts)
     base = read_json(baseline_files(target)[0], BaselineTokens)
-    hot = heated(params)
-    outputs, drafts = [], {}
+    hot = params.sampling.heat(params)
+    say(f"trace {target}: {params.sampling.prompts} outputs at temperature {hot.temperature}")
+    outputs, drafts = write(hot, target, prompts[: params.sampling.prompts]), {}
     for slug in params.drafts:
         pair = open_pair(params, target, slug)
         encoded = encode_all(params, prompts, pair[0], pair[2])
-        say(f"trace {target} with {slug}: {params.sampling.prompts} outputs at temperature {hot.temperature}")
-        for ids in progress(encoded[: params.sampling.prompts], "writing") if not outputs else ():
-            outputs.append((ids, decode(seeded(hot, len(outputs)), pair, ids, 0)[0].tolist()))
+        say(f"trace {target}: what {slug} makes of them")
         rows = base.prompts if params.temperature == 0 else []
         greedy = [(ids, row.tokens) for ids, row in zip(encoded, rows, strict=False)]
         drafts[slug] = trace_draft(hot, pair, prompts, outputs, greedy, (target, slug))
