@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from tqdm import tqdm
 
 from .openings import kinds
 from .shards import ANSWER, GIVEN, HELD_OUT, QUESTION, read, shards
@@ -18,7 +19,7 @@ from .teacher import Teacher
 TOP = 64  # how many of the likeliest tokens are kept a position
 LENGTH = 224  # tokens of a conversation, header included
 LONGEST_QUESTION = 96
-QUESTION_TEMPERATURES = (0.8, 1.0, 1.2)
+QUESTION_TEMPERATURES = (0.7, 0.85, 1.0)
 ANSWER_TEMPERATURES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.7, 1.0)
 
 
@@ -59,7 +60,7 @@ def conversations(teacher: Teacher, script: Script, generator: torch.Generator, 
     # The header's keys and values are the same in every batch, so what the last one left is still right.
     first = start - 1 if teacher.header == script.header else 0
     teacher.header = script.header
-    for at in range(first, length):
+    for at in tqdm(range(first, length), desc=f"{batch} conversations", disable=None, leave=False):
         logits = teacher.step(ids[:, at], at)
         if at < start - 1:
             continue

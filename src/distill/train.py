@@ -2,11 +2,12 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from .lessons import batches, lesson
 from .loss import LOSSES, head_gradient
@@ -16,7 +17,7 @@ from .streams import stream_loss
 from .student import Student
 
 WARM_UP, DECAY = 0.03, 0.5  # shares of the time in which the learning rate rises and, at the end, falls to nothing
-FIT_SHARDS = 4  # how many of the first shards the closed-form fit sees: a dozen tokens for each number it chooses
+FIT_SHARDS = 1  # how many of the first shards the closed-form fit sees: a dozen tokens for each number it chooses
 NEGATIVES = 2048  # tokens outside the draft's vocabulary that a step's head has besides it, drawn anew each step
 
 
@@ -28,7 +29,7 @@ class Plan:
 
     minutes: float
     seed: int = 0
-    rate: float = 2e-4
+    rate: float = 8e-4
     loss: str = "forward_kl"
     stream_weight: float = 1.0
     rows: int = 2
@@ -72,9 +73,7 @@ def train(
         state["seconds"] += time.perf_counter() - began
         _measure(student, held, vocabulary, plan, state, losses, report)
     try:
-        for batch in batches(folder, plan.rows, plan.seed, state):
-            if state["seconds"] >= total:
-                break
+        for batch in _until(total, state, batches(folder, plan.rows, plan.seed, state)):
             began = time.perf_counter()
             for group in optimizer.param_groups:
                 group["lr"] = plan.rate * schedule(state["seconds"] / total)
@@ -89,6 +88,17 @@ def train(
         _measure(student, held, vocabulary, plan, state, losses, report)
         saver.save()
     return state
+
+
+def _until(total: float, state: dict, batches: Iterator[dict]) -> Iterator[dict]:
+    """The batches until the training has taken `total` seconds, with a bar on a terminal."""
+    form = "{desc}: {percentage:3.0f}%|{bar}| {n:.0f} of {total:.0f} s"
+    with tqdm(desc="training", total=total, bar_format=form, disable=None, leave=False) as bar:
+        for batch in batches:
+            bar.update(min(state["seconds"], total) - bar.n)
+            if state["seconds"] >= total:
+                return
+            yield batch
 
 
 def _first(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
