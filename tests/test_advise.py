@@ -86,7 +86,15 @@ def test_the_command_shows_what_the_roofline_says():
             f"{found.factor:.2f}x",
             str(found.k),
         ]
-    assert f"α = {alpha:.2f}" in text
+    assert f"which is {alpha:.2f} for each draft token" in text
+
+
+def test_where_nobody_knows_the_arithmetic_larger_batches_are_left_out():
+    pair = ["--alpha", "0.7", "--target-params", "7B", "--draft-params", "500M", "--device", "m5"]
+    text = run(*pair)
+    assert [row[0] for row in table(text)[1:]] == ["1"]
+    assert "larger batches are left out" in text
+    assert [row[0] for row in table(run(*pair, "--arithmetic", "10"))[1:]] == ["1", "4", "16", "64", "256"]
 
 
 def test_advice_from_measurements_is_the_prediction_of_the_report(tmp_path, monkeypatch):
@@ -126,6 +134,9 @@ def test_no_draft_is_recommended_where_none_pays():
     [
         [],
         ["--alpha", "1.5"],
+        ["--alpha", "0.5@1000"],
+        ["--alpha", "0.5", "--device", "a100"],
+        ["--alpha", "0.5", "--target-params", "1B", "--draft-params", "1M", "--device", "m5", "--batch", "8"],
         ["--alpha", "0.5", "--trace", "k.json"],
         ["--trace", "missing.json"],
         ["--alpha", "0.5", "--device", "abacus"],

@@ -81,4 +81,4 @@ def test_logits_that_are_no_numbers_end_in_one_sentence():
 
 def test_a_model_that_was_not_fetched_says_what_to_run():
     sentence = refused("baseline", "draft")
-    assert "models/draft: there is no such directory; run `dvc repro fetch`" in sentence
+    assert "models/draft: there is no such directory; run `python -m src.pipeline.fetch draft`" in sentence

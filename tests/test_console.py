@@ -88,5 +88,5 @@ def test_an_interrupted_stage_says_how_to_go_on_and_leaves_nothing(tmp_path, how
         process.send_signal(how)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors == "error: interrupted; nothing half-done was kept, and `dvc repro` resumes at this stage\n"
+    assert errors == "error: interrupted; nothing half-done was kept, and the same command goes on from there\n"
     assert not list(tmp_path.iterdir())

@@ -146,7 +146,10 @@ class Ids:
         (torch.tensor([[1, 2], [3, 4]]), "one sequence"),
         (torch.tensor([], dtype=torch.int64), "empty"),
         ("  ", "empty"),
+        ("Hello", "needs its tokenizer"),
+        ("\ud800abc", "surrogate"),
         (torch.tensor([1.0]), "string or a 1-D int64 tensor"),
+        (torch.tensor([1], dtype=torch.int32), r"not a tensor of torch\.int32"),
         ([1, 2], "string or a 1-D int64 tensor"),
         (torch.tensor([1, 258]), "outside of 0..257"),
         (torch.tensor([-1]), "outside of 0..257"),
@@ -163,7 +166,9 @@ def test_prompts_that_cannot_be_decoded(models, prompt, words):
     [
         {"k": -1}, {"k": 1.5}, {"k": True}, {"max_new_tokens": -1}, {"temperature": -0.1}, {"temperature": math.nan},
         {"top_k": -1}, {"top_p": 0.0}, {"min_p": 1.0}, {"seed": -1}, {"seed": 1.5}, {"verification": "tokens"},
-        {"schedule": "clever"}, {"stop": "a"}, {"forbidden": (258,)}, {"logit_bias": {300: 1.0}},
+        {"schedule": "clever"}, {"stop": "a"}, {"stop": 5}, {"stop": None}, {"forbidden": 5}, {"forbidden": None},
+        {"logit_bias": [1]}, {"logit_bias": None}, {"draft_settings": {}}, {"forbidden": (258,)},
+        {"logit_bias": {300: 1.0}},
         {"repetition_penalty": 0.0}, {"presence_penalty": math.inf}, {"temprature": 1.0},
     ],
 )  # fmt: skip
@@ -260,3 +265,18 @@ def test_a_draft_that_is_none_is_refused(models):
 def test_a_budget_beyond_the_context_takes_no_memory(models):
     tokens, stats = generate(models[0], None, None, torch.arange(250) % 200, max_new_tokens=10**12)
     assert len(tokens) == 7 and stats.stop == "context"
+
+
+def test_what_is_no_target_is_named(models):
+    with pytest.raises(SettingsError, match="target must be a model of load_models, not NoneType"):
+        generate(None, models[1], None, PROMPT)
+
+
+def test_help_shows_what_the_package_offers():
+    import pydoc
+
+    import src.speculative
+
+    text = pydoc.plain(pydoc.render_doc(src.speculative))
+    assert all(name in text for name in src.speculative.__all__)
+    assert "max_new_tokens: int = 96" in text

@@ -60,8 +60,16 @@ def refused(kind, *arguments, **options) -> str:
 
 def test_a_missing_default_says_what_to_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "models/smollm2-135m: there is no such directory; run `dvc repro fetch`" in refused(ModelError)
+    assert (
+        "models/smollm2-135m: there is no such directory; run `python -m src.pipeline.fetch smollm2-135m`"
+        in refused(ModelError)
+    )
     assert 'give a directory or "repo@revision"' in refused(ModelError, "nowhere")
+
+
+@pytest.mark.parametrize("name", [None, 5, ""])
+def test_what_names_no_model_is_said(name):
+    assert "is no model; allowed: a directory" in refused(ModelError, name)
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps", "cuda:7"])
@@ -71,13 +79,13 @@ def test_a_device_that_is_not_here_is_named_with_those_that_are(device, monkeypa
     assert f"{device} is not on this machine; here are cpu" in refused(ModelError, weights("target"), device=device)
 
 
-@pytest.mark.parametrize("device", ["tpu please", "meta", ""])
+@pytest.mark.parametrize("device", ["tpu please", "meta", "", None])
 def test_what_is_no_device_is_named(device):
     with pytest.raises(ModelError, match="device"):
         check_device(device)
 
 
-@pytest.mark.parametrize("dtype", ["int8", torch.int32, "float64"])
+@pytest.mark.parametrize("dtype", ["int8", torch.int32, "float64", []])
 def test_a_dtype_that_weights_cannot_have_is_named_with_those_they_can(dtype):
     with pytest.raises(ModelError, match="is not one of float32, bfloat16, float16"):
         as_dtype(dtype)
@@ -99,6 +107,7 @@ def test_a_pickle_is_refused(name, tmp_path):
         ("model.safetensors", None, "holds no .safetensors file"),
         ("model.safetensors", b"\x10", "not a readable safetensors file"),
         ("tokenizer.json", b"{", "tokenizer cannot be read"),
+        ("generation_config.json", b"{", "generation_config.json"),
     ],
 )
 def test_a_broken_directory_is_named_with_the_file(name, content, said, tmp_path):

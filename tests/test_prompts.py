@@ -42,6 +42,10 @@ def test_the_default_set_begins_with_one_prompt_of_each_category_in_turn():
         ('{"id": "a", "category": "chat", "prompt": " \\n"}', r"line 1: key 'prompt': ' \\n' cannot be used"),
         ('{"id": "a", "category": "chat"}', "line 1: key 'prompt' is missing"),
         ('{"id": "a", "category": "chat", "prompt": "b", "text": "c"}', "line 1: key 'text' is unknown"),
+        (
+            '{"id": "a", "category": "chat", "prompt": "x\\ud800"}',
+            "line 1: key 'prompt': holds half of a surrogate pair",
+        ),
         (b"\xff\xfe\x00", "cannot be read as UTF-8"),
     ],
 )
@@ -54,6 +58,11 @@ def test_a_fault_is_named_with_its_line_and_what_is_allowed(tmp_path, text, said
     assert sentence.startswith(f"{file}: ")
     assert "; allowed: " in sentence
     assert "\n" not in sentence
+
+
+def test_the_mark_that_some_editors_begin_a_file_with_is_no_fault(tmp_path):
+    (tmp_path / "set.jsonl").write_bytes(b"\xef\xbb\xbf" + FINE.encode())
+    assert load_prompts(tmp_path / "set.jsonl") == [Prompt("a", "chat", "Hello?")]
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "."])

@@ -55,7 +55,7 @@ def advice(
     with large batches arithmetic limits, verifying costs k+1 times as much, and no draft pays.
 
     Measured here: python -m src.pipeline.advise --costs results/costs/smollm2-135m.json --draft smollm2-draft
-    --trace results/sweep/smollm2-135m/smollm2-draft/k6.json
+    --trace results/sweep/smollm2-135m/smollm2-draft/k4.json
 
     For another machine: python -m src.pipeline.advise --alpha 0.7 --target-params 7.6B --draft-params 494M
     --device rtx-4090 --emit vllm --target Qwen/Qwen2.5-7B-Instruct --draft Qwen/Qwen2.5-0.5B-Instruct

@@ -18,9 +18,11 @@ FACTORS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12, "": 1.0}
 
 def size(text: str | None, key: str) -> float:
     """A number of parameters such as 494M or 7.6B; raises SettingsError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBT]?)", (text or "").strip(), re.IGNORECASE)
+    if text is None:
+        raise SettingsError(f"--{key} is missing; allowed: a size such as 494M or 7.6B, or --costs, measured ones")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBT]?)", text.strip(), re.IGNORECASE)
     if not match or float(match[1]) == 0:
-        raise SettingsError(f"--{key}: {text or 'nothing'} cannot be used; allowed: a size such as 494M or 7.6B")
+        raise SettingsError(f"--{key}: {text!r} cannot be used; allowed: a size such as 494M or 7.6B")
     return float(match[1]) * FACTORS[match[2].upper()]
 
 
@@ -37,13 +39,16 @@ def rates(alpha: str | None, trace: Path | None, draft: str) -> tuple[float | li
         )
         shown = ", ".join(f"{100 * rate:.0f}%" for rate in found)
         return found, f"of tokens up to each position of {trace}: {shown}"
-    match = re.fullmatch(r"(0|1|0?\.\d+|1\.0+)(?:@([1-9]\d*))?", alpha.strip())
+    match = re.fullmatch(r"(0|1|0?\.\d+|1\.0+)(?:@([1-9]\d?))?", alpha.strip())
     if not match:
-        raise SettingsError(f"--alpha: {alpha!r} cannot be used; allowed: 0 to 1, or a rate with its k as in 0.61@3")
+        raise SettingsError(
+            f"--alpha: {alpha!r} cannot be used; allowed: 0 to 1, or a rate with its k, up to 99, as in 0.61@3"
+        )
+    each = "for each draft token, if the one before it was accepted"
     if not match[2]:
-        return float(match[1]), f"each draft token with α = {float(match[1]):.2f}"
+        return float(match[1]), f"{float(match[1]):.2f} {each}"
     constant = constant_rate(float(match[1]), int(match[2]))
-    return constant, f"{100 * float(match[1]):.1f}% of proposed at k={match[2]}, so each with α = {constant:.2f}"
+    return constant, f"{100 * float(match[1]):.1f}% of proposed at k={match[2]}, which is {constant:.2f} {each}"
 
 
 def _traced(file: Path, draft: str) -> list[float]:

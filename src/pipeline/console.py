@@ -34,7 +34,7 @@ def stage(command: Callable) -> typer.Typer:
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
-            _end("interrupted; nothing half-done was kept, and `dvc repro` resumes at this stage", 130)
+            _end("interrupted; nothing half-done was kept, and the same command goes on from there", 130)
         except Exception as error:
             sentence = _sentence(error)
             if sentence is None:

@@ -47,8 +47,7 @@ def pass_seconds(device: Device, parameters: float, weight_bytes: float, rows: i
 class Advice(NamedTuple):
     """What a pair does at a batch size. plain, speculative: tokens a second, all sequences together; k = 0: no draft.
 
-    break_even: the constant α above which the best k pays, None if none does; bound: what limits the verifying pass,
-    unknown for a batch where nobody says what the device computes.
+    break_even: the constant α above which the best k pays, None if none does; bound: what limits the verifying pass.
     """
 
     batch: int
@@ -94,11 +93,5 @@ def advise(device: Device, pair: Pair, acceptance, ks: list[int], batch: int) ->
         k=k,
         factor=factor,
         break_even=break_even_alpha(tried, c, v),
-        bound=_bound(device, target(tried + 1), reading, batch),
+        bound="bandwidth" if target(tried + 1) <= reading else "arithmetic",
     )
-
-
-def _bound(device: Device, seconds: float, reading: float, batch: int) -> str:
-    if device.arithmetic is None and batch > 1:
-        return "unknown"
-    return "bandwidth" if seconds <= reading else "arithmetic"

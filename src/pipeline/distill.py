@@ -69,7 +69,7 @@ def distill() -> None:
         written = _write(course, chosen.tokens)
         state = course.train(chosen.minutes, lambda line: _say_line(line, chosen.minutes))
     except KeyboardInterrupt:
-        say(f"what is done lies in {course.folder}; the same command goes on from there")
+        say(f"the working files are in {course.folder}")
         raise
     held, *taught = course.conversations()
     record = Trained(

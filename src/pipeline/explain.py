@@ -103,14 +103,20 @@ def _larger_k(pairs: list[list[Cell]]) -> list[str]:
     pairs = [cells for cells in pairs if len(cells) > 1]
     if not pairs:
         return []
-    told = "; ".join(
-        f"{fastest(cells).speedup:.2f}x at k={fastest(cells).k} and {cells[-1].speedup:.2f}x at k={cells[-1].k} "
-        f"({cells[0].target} with {cells[0].draft})"
-        for cells in pairs
-    )
     past = [fastest(cells).k < cells[-1].k for cells in pairs]
-    verdict = "not better here" if all(past) else "better for some pairs here" if any(past) else "better up to here"
-    return [f"A larger k is {verdict}: {told}."]
+    if all(past):
+        verdict = "A larger k is not better here"
+    else:
+        verdict = "A larger k is not always better" if any(past) else "The largest k that was tried is the best here"
+    return [f"{verdict}: {'; '.join(map(_best_and_largest, pairs))}."]
+
+
+def _best_and_largest(cells: list[Cell]) -> str:
+    best, largest = fastest(cells), cells[-1]
+    pair = f"{best.target} with {best.draft}"
+    if best.k == largest.k:
+        return f"{best.speedup:.2f}x at k={best.k}, the largest tried ({pair})"
+    return f"{best.speedup:.2f}x at k={best.k}, and {largest.speedup:.2f}x at k={largest.k} ({pair})"
 
 
 def percent(rate: float | None) -> str:

@@ -20,6 +20,9 @@ from src.speculative.errors import TinydraftError
 SLUG = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 
+COLDEST = 1e-5  # of temperatures above 0: logits divided by less leave the range of float32
+
+
 class ParamsError(TinydraftError):
     """A params.yaml or prompt set that cannot be used; says file, key, what is wrong and what is allowed."""
 
@@ -35,7 +38,7 @@ class CheckParams(Strict):
 class SamplingParams(Strict):
     """The second sweep, of verification rules and drafters, and the trace that replays them without a model."""
 
-    temperature: float = Field(gt=0, allow_inf_nan=False, description="a number above 0")
+    temperature: float = Field(ge=COLDEST, allow_inf_nan=False, description="a number from 1e-5")
     k: int = Field(ge=1, le=16, description="a whole number from 1 to 16")
     prompts: int = Field(ge=1, description="how many prompts of the set, a whole number from 1")
     max_new_tokens: int = Field(ge=1, description="a whole number from 1")
@@ -79,6 +82,8 @@ class Params(Strict):
 
     @model_validator(mode="after")
     def _relations(self):
+        if 0 < self.temperature < COLDEST:
+            raise ValueError(f"key 'temperature': {self.temperature} cannot be used; allowed: 0 (greedy), or from 1e-5")
         for slug, entry in self.models.items():
             if not SLUG.fullmatch(slug):
                 raise ValueError(

@@ -27,7 +27,7 @@ def load_prompts(path: str | Path) -> list[Prompt]:
     """
     path = Path(path)
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # some editors begin a file with a mark
     except FileNotFoundError:
         raise ParamsError(
             f"params.yaml: key 'prompts': {str(path)!r} does not exist; allowed: a file of prompts"
@@ -65,6 +65,8 @@ def _parse(line: str, where: str) -> Prompt:
             raise ParamsError(f"{where}: key {key!r} is missing; {ALLOWED}")
         if not isinstance(row[key], str) or not row[key].strip():
             raise ParamsError(f"{where}: key {key!r}: {row[key]!r} cannot be used; {ALLOWED}")
+        if any("\ud800" <= char <= "\udfff" for char in row[key]):
+            raise ParamsError(f"{where}: key {key!r}: holds half of a surrogate pair, which is no character; {ALLOWED}")
     unknown = next((key for key in row if key not in ("id", "category", "prompt")), None)
     if unknown:
         raise ParamsError(f"{where}: key {unknown!r} is unknown; {ALLOWED}")

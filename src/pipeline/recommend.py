@@ -43,6 +43,10 @@ def by_measured(costs: Path, draft: str | None, acceptance) -> tuple[list[str], 
 
 def by_roofline(device: Device, pair: Pair, acceptance, batches: list[int]) -> tuple[list[str], int]:
     """Lines of advice from sizes and a device, and the best k for the first batch size."""
+    told = [batch for batch in batches if device.arithmetic or batch == 1]
+    if not told:
+        raise SettingsError("--batch: nobody says what this device computes; allowed: 1, or any with --arithmetic")
+    left_out, batches = len(told) < len(batches), told
     found = [advise(device, pair, acceptance, _ks(acceptance, MOST), batch) for batch in batches]
     arithmetic = "unknown" if device.arithmetic is None else f"{device.arithmetic / 1e12:.0f} TFLOP/s"
     first, c = found[0], pair.draft * pair.draft_bytes / (pair.target * pair.target_bytes)
@@ -55,6 +59,7 @@ def by_roofline(device: Device, pair: Pair, acceptance, batches: list[int]) -> t
             [_row(advice) for advice in found],
             right=range(6),
         ),
+        *["larger batches are left out: their passes are limited by arithmetic; --arithmetic tells it"] * left_out,
         "",
         _recommendation(first.k, first.factor, first.plain),
     ], first.k  # fmt: skip

@@ -56,7 +56,9 @@ class QuantizeSource(_Draftable):
     source: Literal["quantize"]
     of: str = Field(description="another name of the catalogue")
     bits: Literal[4, 8] = Field(description="4 or 8")
-    group_size: int | None = Field(None, gt=0, description="how many weights share a scale: 32, 64, 128 or 256")
+    group_size: Literal[32, 64, 128, 256] | None = Field(
+        None, description="how many weights share a scale: 32, 64, 128 or 256"
+    )
 
 
 Source = Annotated[PypiSource | HubSource | PathSource | DistillSource | QuantizeSource, Field(discriminator="source")]

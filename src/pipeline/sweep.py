@@ -7,7 +7,7 @@ import typer
 from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
 from src.pipeline.pair import counts, decode, encode_all, open_pair, seconds, seeded, timed
-from src.pipeline.params import Params, load_params
+from src.pipeline.params import Params, demand_known, load_params
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import MACHINE, CellTiming, CellTokens, Counts, Machine, Settings, Timing, cell_files
 from src.pipeline.widths import digests
@@ -59,6 +59,8 @@ def sweep(
     Example: python -m src.pipeline.sweep smollm2-135m smollm2-draft 4
     """
     params = load_params()
+    for slug in (target, draft):
+        demand_known(params, "models", slug)
     prompts = load_prompts(params.prompts)
     machine = read_json(MACHINE, Machine).fingerprint
     cell = {"target": target, "draft": draft, "k": k, "settings": Settings.of(params, prompts)}

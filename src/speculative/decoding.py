@@ -67,6 +67,8 @@ def start(
     target, draft, tok, prompt, *, seed=0, chat=False, ignore_eos=False, **arguments
 ) -> tuple[Iterator[list[int]], Stats]:
     """The steps of a call of `generate`, lists of tokens still to be decoded, and the Stats that they will fill."""
+    if not isinstance(target, CausalLM):
+        raise SettingsError(f"target must be a model of load_models, not {_kind(target)}")
     planned = {name: arguments.pop(name) for name in PLANNED if name in arguments}
     if unknown := [name for name in arguments if name not in SAMPLING]:
         raise SettingsError(f"there is no setting {unknown[0]!r}; allowed are {', '.join(PLANNED + SAMPLING)}")
@@ -96,13 +98,19 @@ def encode(tok, prompt: str | torch.Tensor, chat: bool = False) -> torch.Tensor:
     if isinstance(prompt, str):
         if not prompt.strip():
             raise PromptError("the prompt is empty; it must hold at least one token")
+        if any("\ud800" <= char <= "\udfff" for char in prompt):
+            raise PromptError(
+                "the prompt holds half of a surrogate pair, which is no character; it must be Unicode text"
+            )
+        if tok is None:
+            raise PromptError("a prompt that is a string needs its tokenizer; tok must not be None")
         if chat:
             turn = [{"role": "user", "content": prompt}]
             prompt = tok.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
         # The template writes the special tokens itself.
         prompt = torch.tensor(tok.encode(prompt, add_special_tokens=not chat), dtype=torch.int64)
     if not isinstance(prompt, torch.Tensor) or prompt.dtype != torch.int64:
-        raise PromptError(f"a prompt is a string or a 1-D int64 tensor of token ids, not {type(prompt).__name__}")
+        raise PromptError(f"a prompt is a string or a 1-D int64 tensor of token ids, not {_kind(prompt)}")
     if prompt.dim() != 1:
         raise PromptError(
             f"a prompt is one sequence, a 1-D tensor, not {tuple(prompt.shape)}: each sequence of a batch would accept "
@@ -111,6 +119,10 @@ def encode(tok, prompt: str | torch.Tensor, chat: bool = False) -> torch.Tensor:
     if len(prompt) == 0:
         raise PromptError("the prompt is empty; it must hold at least one token")
     return prompt
+
+
+def _kind(value) -> str:
+    return f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
 def _real_ids(target: CausalLM, tok) -> int:

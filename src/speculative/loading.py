@@ -131,12 +131,15 @@ def load_tokenizer(directory: Path):
 
 def locate(name: str | Path) -> Path:
     """The local directory of a model's name; a hub name is downloaded at its revision, or found in the hub's cache."""
+    if not isinstance(name, str | Path) or not str(name):
+        raise ModelError(f'{name!r} is no model; allowed: a directory, or "repo@revision" on the hub')
     directory = Path(name)
     if directory.is_dir():
         return _checked(directory)
     if match := HUB_NAME.match(str(name)):
         return _checked(download(match["repo"], match["revision"]))
-    hint = "run `dvc repro fetch`" if directory.parts[:1] == ("models",) else 'give a directory or "repo@revision"'
+    ours = directory.parts[:1] == ("models",) and len(directory.parts) == 2
+    hint = f"run `python -m src.pipeline.fetch {directory.name}`" if ours else 'give a directory or "repo@revision"'
     raise ModelError(f"{name}: there is no such directory; {hint}")
 
 
@@ -176,7 +179,7 @@ def check_device(device: str | torch.device) -> torch.device:
     """The device, if it is there. Raises ModelError."""
     try:
         device = torch.device(device)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
         raise ModelError(f"device: {device!r} is not a device; allowed are cpu, cuda and mps") from None
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not present.get(device.type):
@@ -187,7 +190,7 @@ def check_device(device: str | torch.device) -> torch.device:
 
 def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """A torch dtype by name or by itself. Raises ModelError for one that weights cannot have."""
-    dtype = DTYPES.get(dtype, dtype)
+    dtype = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
     if dtype not in DTYPES.values():
         raise ModelError(f"dtype: {dtype} is not one of {', '.join(DTYPES)}")
     return dtype
@@ -197,7 +200,7 @@ def _eos_ids(directory: Path, config) -> tuple[int, ...]:
     import json
 
     file = Path(directory) / "generation_config.json"
-    ids = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+    ids = _quietly(lambda _: json.loads(file.read_text()).get("eos_token_id"), file, "JSON") if file.is_file() else None
     ids = config.get_text_config().eos_token_id if ids is None else ids
     return () if ids is None else tuple(ids) if isinstance(ids, list) else (ids,)
 

@@ -46,6 +46,8 @@ class Plan:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise SettingsError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        if not isinstance(self.draft_settings, Sampling | None):
+            raise SettingsError(f"draft_settings must be a Sampling or None, not {self.draft_settings!r}")
         if self.verification not in RULES:
             raise SettingsError(f"verification must be one of {', '.join(RULES)}, not {self.verification!r}")
         make_schedule(self.schedule, self.k)

@@ -12,6 +12,8 @@ from .text import Pieces
 
 def check_strings(stop: str | Sequence[str], tok) -> tuple[str, ...]:
     """The stop strings as a tuple. Raises SettingsError for an empty one, or if there is no tokenizer to read them."""
+    if not isinstance(stop, str | list | tuple):
+        raise SettingsError(f"stop must be a string or a list of strings, not {stop!r}")
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
     for string in strings:
         if not isinstance(string, str) or not string:
