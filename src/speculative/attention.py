@@ -41,7 +41,7 @@ def plain(start: int, n: int, device, dtype) -> Callable:
 
 
 def batched(start: int, n: int, device, dtype) -> Callable:
-    split, end = _block(start)
+    split, end = block(start)
     if n > split:
         return _in_two(batched, start, n, split, device, dtype)
     mask = visible(_places(start, n, device), end, dtype)[:, None, None]
@@ -57,7 +57,7 @@ def batched(start: int, n: int, device, dtype) -> Callable:
 
 
 def products(start: int, n: int, device, dtype) -> Callable:
-    split, end = _block(start)
+    split, end = block(start)
     if n > split:
         return _in_two(products, start, n, split, device, dtype)
     seen, masks = visible(_places(start, n, device), end, dtype), []
@@ -82,7 +82,7 @@ def rowwise(start: int, n: int, device, dtype) -> Callable:
     return lambda q, k, v: torch.cat([row(q[i : i + 1], k, v) for i, row in enumerate(rows)])
 
 
-def _block(start: int) -> tuple[int, int]:
+def block(start: int) -> tuple[int, int]:
     """How many positions there are from `start` to the end of its block of keys, and where that is."""
     left = KEY_BLOCK - start % KEY_BLOCK
     return left, start + left

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 import torch.nn.functional as F
 
-from .attention import KEY_BLOCK, ROW_BLOCK, visible
+from .attention import KEY_BLOCK, ROW_BLOCK, block, visible
 from .errors import ModelError
 from .llama import Llama
 from .rotary import paired
@@ -87,7 +87,7 @@ class CompiledLlama(Llama):
         super().reserve(length + KEY_BLOCK)
 
     def __call__(self, ids: torch.Tensor, start: int, keep: int) -> torch.Tensor:
-        split = KEY_BLOCK - start % KEY_BLOCK
+        split, _ = block(start)
         if len(ids) <= split:
             return super().__call__(ids, start, keep)
         # A query's keys are padded to the end of its own block, so a pass that goes on into the next one is two.
@@ -99,8 +99,7 @@ class CompiledLlama(Llama):
     def _through(self, x: torch.Tensor, start: int, n: int) -> torch.Tensor:
         """The layers; rows beyond the n tokens are copies of the last one, and stand where it stands."""
         places = torch.arange(start, start + len(x), device=self.device).clamp_(max=start + n - 1)
-        end = start - start % KEY_BLOCK + KEY_BLOCK
-        mask = visible(places, end, self.dtype)[:, None, None]
+        mask = visible(places, block(start)[1], self.dtype)[:, None, None]
         turn = torch.view_as_real(self._turns[places])
         if self._warming:
             _leave_open([x, places, turn, mask], 0)

@@ -56,13 +56,9 @@ class Sampling:
         _demand("repetition_penalty", self.repetition_penalty, lambda r: r > 0, "above 0 (1 is off)")
         _demand("presence_penalty", self.presence_penalty, lambda r: True, "a finite number")
         _demand("frequency_penalty", self.frequency_penalty, lambda r: True, "a finite number")
-        mapping, listed = (
-            isinstance(self.logit_bias, Mapping),
-            isinstance(self.forbidden, list | tuple | set | frozenset),
-        )
-        if not mapping:
+        if not isinstance(self.logit_bias, Mapping):
             raise SettingsError(f"logit_bias must be a mapping from token ids to numbers, not {self.logit_bias!r}")
-        if not listed:
+        if not isinstance(self.forbidden, list | tuple | set | frozenset):
             raise SettingsError(f"forbidden must be a list of token ids, not {self.forbidden!r}")
         for token, bias in self.logit_bias.items():
             _demand("logit_bias", token, _is_id, "a mapping from token ids, whole numbers from 0")
