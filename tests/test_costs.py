@@ -10,6 +10,7 @@ from src.pipeline.costs import WIDEST, measure
 from src.pipeline.params import check_params
 from src.pipeline.prompts import load_prompts
 from src.speculative.linear import pack
+from src.speculative.loading import load_model
 from src.speculative.quantize import Groups, load_quantized, quantize_checkpoint, quantize_weights
 from src.speculative.theory import speedup
 from src.speculative.weights import read_weights
@@ -92,6 +93,22 @@ def test_weights_that_are_quantized_when_loaded_count_in_their_bits(tmp_path, bi
     if not tied:
         del weights["model.embed_tokens.weight"]
     assert bandwidth.weights_read(folder, "float32", None, bits)[0] == bytes_of(weights)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("bits", [None, 4, 8])
+def test_a_loaded_model_counts_the_bytes_in_the_formats_that_it_is_held_in(tmp_path, bits, tied):
+    folder = save_checkpoint(tmp_path, tie_word_embeddings=tied, vocabulary=256 + 16)
+    weights = read_weights(folder)
+    if not tied:
+        del weights["model.embed_tokens.weight"]
+    numbers = sum(weight.numel() for weight in weights.values() if weight.dim() == 2)
+    rows = sum(len(weight) for weight in weights.values() if weight.dim() == 2)
+    reads = load_model(folder, dtype="float32", bits=bits).weight_bytes
+    if bits is None:
+        assert reads == 4 * numbers
+    else:  # of what the bits take to the two bytes that some processors widen them to, scales besides
+        assert numbers * bits / 8 < reads <= 2 * numbers + 4 * rows
 
 
 def test_quantized_weights_count_as_stored(tmp_path):

@@ -38,14 +38,16 @@ def measure(params: Params, prompts: list[Prompt], target: str) -> Samples:
         bits = params.models[draft].draft_quantization
         size, numbers = weights_read(MODELS / draft, params.dtype, head_rows, bits)
         drafts[draft] = DraftSamples(
-            draft_pass=draft_pass, target_pass=block[0], other=other, weight_bytes=size, operations=2.0 * numbers
-        )
+            draft_pass=draft_pass, target_pass=block[0], other=other, weight_bytes=pair[1].weight_bytes or size,
+            operations=2.0 * numbers,
+        )  # fmt: skip
+        held = pair[0].weight_bytes
         del pair
     size, numbers = weights_read(MODELS / target, params.dtype)
     return Samples(
         passes=passes, other=plain_other, prefill=prefill, prompt_tokens=len(ids), positions=positions,
         bandwidth=read_bandwidth(params.device), arithmetic=arithmetic(params.device, params.dtype),
-        operations=2.0 * numbers, weight_bytes=size,
+        operations=2.0 * numbers, weight_bytes=held or size,
         cache_bytes=cache_bytes(MODELS / target, positions, params.dtype), drafts=drafts,
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ class CausalLM:
     vocab_size: columns of the logits. context: the most positions it can hold. token_ids: None, or an int64 tensor
     (vocab_size,) that names the token of each column (a trimmed draft head). real_ids: None, or how many ids name a
     token, where the head is padded with columns beyond them. eos_ids: the tokens that end an answer.
+    weight_bytes: None where it is not known, or how many bytes of weights a pass reads.
     exact: width invariance holds, that is, logits do not depend on how many tokens a pass had, bit by bit. chunk: the
     most tokens that one pass may have.
     """
@@ -29,6 +30,7 @@ class CausalLM:
     token_ids: torch.Tensor | None = None
     real_ids: int | None = None
     eos_ids: tuple[int, ...] = ()
+    weight_bytes: int | None = None
     exact = False
     chunk = 512
 
@@ -113,7 +115,7 @@ class FastModel(CausalLM):
         config = network.config
         size = config.vocab_size if token_ids is None else len(token_ids)
         super().__init__(size, config.max_position_embeddings, device=network.device, dtype=network.dtype)
-        self.network, self.token_ids = network, token_ids
+        self.network, self.token_ids, self.weight_bytes = network, token_ids, network.reads
 
     def _run(self, ids, start, keep):
         return self.network(ids, start, keep)
