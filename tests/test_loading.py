@@ -102,7 +102,7 @@ def test_a_pickle_is_refused(name, tmp_path):
     ("name", "content", "said"),
     [
         ("config.json", None, "config.json"),
-        ("config.json", b"{", "config.json"),
+        ("config.json", b"{", "the config.json cannot be read"),
         ("config.json", b'{"model_type": "unheard-of"}', "cannot be read"),
         ("model.safetensors", None, "holds no .safetensors file"),
         ("model.safetensors", b"\x10", "not a readable safetensors file"),

@@ -1,8 +1,8 @@
 """On-policy data: conversations that the target writes alone, with its likeliest next tokens at every position.
 
 Given the system header and the first words of a user's turn, the target writes the question (sampled) and then its
-answer (mostly greedy, as the draft is mostly used); when an answer ends, the next question follows in the same
-conversation. So nothing is downloaded, and the draft learns where it will be used: on what the target itself writes.
+answer (mostly greedy, as the draft is mostly used); when an answer ends or grows long, the next question follows in
+the same conversation. So nothing is downloaded, and the draft learns where it will be used: on what the target writes.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,8 +18,8 @@ from .teacher import Teacher
 
 TOP = 64  # how many of the likeliest tokens are kept a position
 LENGTH = 224  # tokens of a conversation, header included
-LONGEST_QUESTION = 96
-QUESTION_TEMPERATURES = (0.7, 0.85, 1.0)
+LONGEST = {QUESTION: 112, ANSWER: 80}  # tokens of a turn; a long answer repeats itself, and a new task teaches more
+QUESTION_TEMPERATURES = (0.6, 0.75, 0.9)
 ANSWER_TEMPERATURES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.7, 1.0)
 
 
@@ -37,9 +37,9 @@ class Script:
         self.kinds = [[encode(opening) for opening in kind] for kind in kinds()]
 
     def opening(self, generator: torch.Generator) -> list[int]:
-        """Nothing in one of three cases, else the first words of a task of a random kind."""
+        """Nothing in one of six cases, else the first words of a task of a random kind."""
         draw = lambda n: int(torch.randint(n, (), generator=generator))  # noqa: E731
-        if draw(3) == 0:
+        if draw(6) == 0:
             return []
         kind = self.kinds[draw(len(self.kinds))]
         return kind[draw(len(kind))]
@@ -80,7 +80,7 @@ class _Row:
     """Whose turn it is in one conversation, and what has to be said before the target may go on."""
 
     def __init__(self, script: Script, generator: torch.Generator):
-        self.script, self.turn, self.said = script, QUESTION, 0
+        self.script, self.generator, self.turn, self.said = script, generator, QUESTION, 0
         self.due = list(script.opening(generator))
         choose = lambda values: values[int(torch.randint(len(values), (), generator=generator))]  # noqa: E731
         self.heat = {QUESTION: choose(QUESTION_TEMPERATURES), ANSWER: choose(ANSWER_TEMPERATURES)}
@@ -95,10 +95,12 @@ class _Row:
             return self.due.pop(0), GIVEN
         turn, stop = self.turn, self.script.stop
         self.said += 1
-        if token == stop or (turn == QUESTION and self.said == LONGEST_QUESTION):
+        if token == stop or self.said == LONGEST[turn]:
             between = self.script.to_answer if turn == QUESTION else self.script.to_question
             self.due = between[1:] if token == stop else list(between)
             self.turn, self.said = (ANSWER if turn == QUESTION else QUESTION), 0
+            if self.turn == QUESTION:
+                self.due += self.script.opening(self.generator)
         return token, turn
 
 

@@ -3,6 +3,7 @@
 Weights are read from safetensors alone: a pickle can run code, and remote code is never trusted.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -151,6 +152,8 @@ def _checked(directory: Path) -> Path:
             )
     if not (directory / "config.json").is_file():
         raise ModelError(f"{directory}: holds no config.json, so it is not a model's directory")
+    # Here, for the tokenizer is loaded first, and reads it too: the error would name the tokenizer.
+    _quietly(lambda _: json.loads((directory / "config.json").read_text(encoding="utf-8")), directory, "config.json")
     return directory
 
 
@@ -197,8 +200,6 @@ def as_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 def _eos_ids(directory: Path, config) -> tuple[int, ...]:
-    import json
-
     file = Path(directory) / "generation_config.json"
     ids = _quietly(lambda _: json.loads(file.read_text()).get("eos_token_id"), file, "JSON") if file.is_file() else None
     ids = config.get_text_config().eos_token_id if ids is None else ids
