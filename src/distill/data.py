@@ -2,7 +2,8 @@
 
 Given the system header and the first words of a user's turn, the target writes the question (sampled) and then its
 answer (mostly greedy, as the draft is mostly used); when an answer ends or grows long, the next question follows in
-the same conversation. So nothing is downloaded, and the draft learns where it will be used: on what the target writes.
+the same conversation; in some the target goes on after the end of an answer, as benchmarks have it do. So nothing is
+downloaded, and the draft learns where it will be used: on what the target itself writes.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ LENGTH = 224  # tokens of a conversation, header included
 LONGEST = {QUESTION: 112, ANSWER: 80}  # tokens of a turn; a long answer repeats itself, and a new task teaches more
 QUESTION_TEMPERATURES = (0.6, 0.75, 0.9)
 ANSWER_TEMPERATURES = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.7, 1.0)
+GOES_ON = (True, False, False)  # after the end of an answer
 
 
 class Script:
@@ -84,6 +86,7 @@ class _Row:
         self.due = list(script.opening(generator))
         choose = lambda values: values[int(torch.randint(len(values), (), generator=generator))]  # noqa: E731
         self.heat = {QUESTION: choose(QUESTION_TEMPERATURES), ANSWER: choose(ANSWER_TEMPERATURES)}
+        self.goes_on = choose(GOES_ON)
 
     @property
     def temperature(self) -> float:
@@ -95,7 +98,8 @@ class _Row:
             return self.due.pop(0), GIVEN
         turn, stop = self.turn, self.script.stop
         self.said += 1
-        if token == stop or self.said == LONGEST[turn]:
+        ends = token == stop and not (turn == ANSWER and self.goes_on)
+        if ends or self.said == LONGEST[turn]:
             between = self.script.to_answer if turn == QUESTION else self.script.to_question
             self.due = between[1:] if token == stop else list(between)
             self.turn, self.said = (ANSWER if turn == QUESTION else QUESTION), 0
