@@ -1,6 +1,7 @@
 """The three forward passes of distilling, and the file between them, against transformers."""
 
 import json
+from itertools import groupby
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from src.distill.checkpoint import LAYERS_FILE, dequantize, export, join, quantize
-from src.distill.data import ANSWER_TEMPERATURES, Script, conversations
+from src.distill.data import ANSWER_TEMPERATURES, LONGEST, Script, conversations
 from src.distill.measure import held_out
 from src.distill.product import product
 from src.distill.shards import ANSWER, GIVEN, QUESTION
@@ -72,9 +73,12 @@ def test_the_target_writes_all_that_it_is_not_given(target, shard):
         answered += bool(answers)
         greedy += bool(answers) and all(ids[i + 1] == likeliest[i] for i in answers)
         for place in range(len(script.header), LENGTH):
-            if part[place] == GIVEN and part[place - 1] == QUESTION:
+            if part[place] == GIVEN and part[place - 1] != GIVEN:
+                between = script.to_answer if part[place - 1] == QUESTION else script.to_question
                 text = ids[place - 1 :] if ids[place - 1] == script.stop else ids[place:]
-                assert text[: len(script.to_answer)] == script.to_answer[: len(text)]
+                assert text[: len(between)] == between[: len(text)]
+        for kind, turn in groupby(part.tolist()):
+            assert kind == GIVEN or len(list(turn)) <= LONGEST[kind]
     share = ANSWER_TEMPERATURES.count(0.0) / len(ANSWER_TEMPERATURES)
     assert greedy == pytest.approx(share * answered, abs=2.5)
     assert answered > 8
