@@ -50,7 +50,7 @@ def test_plain_attention_passes_no_probe_unless_it_is_invariant(model, monkeypat
     for name in attention.FORMS:
         monkeypatch.setitem(attention.FORMS, name, attention.plain)
     found = probe(model.network)
-    model.network.rows, model.network.attention = found or (1, "plain")
+    model.network.attention, model.network.widths = found or ("plain", ())
     ids = torch.randint(258, (120,), generator=torch.Generator().manual_seed(1))
     same = all(torch.equal(windows(model, ids, w, 40), windows(model, ids, 1, 40)) for w in range(2, 10))
     assert same == (found is not None)
@@ -62,12 +62,25 @@ def test_a_product_that_sums_by_its_rows_is_noticed(model, monkeypatch):
     assert probe(model.network) is None
 
 
+def test_widths_that_leave_rows_over_are_padded_to_the_next_that_leaves_none(model):
+    """A product that takes five rows at once, and sums otherwise where one or two are left."""
+    head = model.network.head
+    model.network.head = lambda x: head(x) + (len(x) % 5 in (1, 2)) * 1e-3
+    assert make_exact(model)
+    widths = model.network.widths
+    assert widths and not [width for width in widths if width % 5 in (1, 2)]
+    ids = torch.randint(258, (100,), generator=torch.Generator().manual_seed(1))
+    single = windows(model, ids, 1)
+    for width in range(2, 18):
+        assert torch.equal(windows(model, ids, width), single), width
+
+
 def test_the_probe_leaves_the_model_as_it_was(model):
     ids = torch.arange(5, 40)
     before = windows(model, ids, 7)
-    form = model.network.rows, model.network.attention
+    form = model.network.attention, model.network.widths
     probe(model.network)
-    assert (model.network.rows, model.network.attention) == form
+    assert (model.network.attention, model.network.widths) == form
     assert torch.equal(windows(model, ids, 7), before)
 
 

@@ -49,7 +49,7 @@ def test_logits_are_those_of_transformers(tmp_path, name, attention):
     directory = save_checkpoint(tmp_path / "model", family, **config)
     model = load_model(directory, dtype="float32")
     assert isinstance(model, FastModel)
-    model.network.attention, model.network.rows = attention, 3 if attention == "batched" else 1
+    model.network.attention, model.network.widths = attention, (3, 5, 18) if attention == "batched" else ()
     ids = some_ids(40)
     pieces = [model.forward(piece) for piece in ids.split([1, 17, 1, 2, 19])]
     torch.testing.assert_close(torch.cat(pieces), reference(directory, ids), atol=1e-4, rtol=1e-4)

@@ -15,8 +15,8 @@ WIDTHS = (1, 2, 3, 5, 9)
 ROUNDS = 15
 
 
-def measure(model, context: int) -> dict[tuple[str, int], dict[int, float]]:
-    """Median seconds by form (attention, rows) and width, after `context` tokens, in interleaved rounds."""
+def measure(model, context: int) -> dict[tuple[str, tuple], dict[int, float]]:
+    """Median seconds by form (attention, widths) and width, after `context` tokens, in interleaved rounds."""
     import torch
 
     from src.speculative.attention import FORMS
@@ -24,7 +24,7 @@ def measure(model, context: int) -> dict[tuple[str, int], dict[int, float]]:
 
     network, tokens = model.network, model.network.config.vocab_size
     ids = torch.randint(tokens, (context + max(WIDTHS),), generator=torch.Generator().manual_seed(0)).to(model.device)
-    forms = [(name, rows) for rows in sorted({1, network.rows}) for name in FORMS]
+    forms = [(name, widths) for widths in sorted({(), network.widths}) for name in FORMS]
     seconds: dict = {form: {width: [] for width in WIDTHS} for form in forms}
     jobs = [(form, width) for form in forms for width in WIDTHS]
     with torch.inference_mode():
@@ -32,7 +32,7 @@ def measure(model, context: int) -> dict[tuple[str, int], dict[int, float]]:
         for _ in progress(range(ROUNDS), "passes"):
             random.Random(0).shuffle(jobs)
             for form, width in jobs:
-                network.attention, network.rows = form
+                network.attention, network.widths = form
                 begun = now(model.device)
                 model.forward(ids[context : context + width])
                 seconds[form][width].append(now(model.device) - begun)
@@ -46,7 +46,7 @@ def forms(
 ) -> None:
     """Time TARGET's passes with each form of the attention, and say which give every position the same bits.
 
-    A pass is exact if logits do not depend on how many tokens it has. `rows` is the multiple to which passes are
+    A pass is exact if logits do not depend on how many tokens it has. `rows` says to which numbers of rows passes are
     padded; times are relative to the plain form's pass over one token. Prints a table, writes nothing, and takes
     seconds. Example: python -m src.pipeline.forms smollm2-135m --context 400
     """
@@ -58,18 +58,25 @@ def forms(
 
     if not isinstance(model, FastModel):
         raise ParamsError(f"params.yaml: key 'models.{target}': runs through transformers, which has one form alone")
-    chosen = (model.network.attention, model.network.rows) if model.exact else None
+    chosen = (model.network.attention, model.network.widths) if model.exact else None
     found = measure(model, context)
-    unit = found["plain", 1][1]
+    unit = found["plain", ()][1]
     rows = [
-        [name, str(rows), *(f"{found[name, rows][width] / unit:.2f}" for width in WIDTHS),
-         ("yes" if invariant(model.network, rows, name) else "no") + (", used" if (name, rows) == chosen else "")]
-        for name, rows in found
+        [name, _ranges(widths) or "any", *(f"{found[name, widths][width] / unit:.2f}" for width in WIDTHS),
+         ("yes" if invariant(model.network, name, widths) else "no") + (", used" if (name, widths) == chosen else "")]
+        for name, widths in found
     ]  # fmt: skip
     say(f"{target}, {params.device}, {params.dtype}, {params.threads} threads, {context} tokens of context; "
         f"1.00 is {1000 * unit:.1f} ms\n")  # fmt: skip
     head = ["attention", "rows", *(f"{width} token{'s' * (width > 1)}" for width in WIDTHS), "exact"]
     say(markdown(head, rows, right=range(1, 2 + len(WIDTHS))))
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Ascending numbers in words; (3, 4, 5, 8) are "3 to 5, 8"."""
+    ends = [n for n in numbers if n + 1 not in numbers]
+    begins = [n for n in numbers if n - 1 not in numbers]
+    return ", ".join(f"{a} to {b}" if b > a else str(a) for a, b in zip(begins, ends, strict=True))
 
 
 app = stage(forms)

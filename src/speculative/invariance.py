@@ -5,9 +5,10 @@ differently on most kernels, and where two logits nearly tie, another token come
 logits and cache entries of a position are bitwise the same for every width. Where one is found, greedy speculative
 decoding is not only lossless in theory but equal to plain decoding bit by bit.
 
-What has to be found is the least number such that matrix products over its multiples sum in one order, and a form of
-the attention in which a query does not feel its neighbours (`llama.py` has both as settings). The probe looks on the
-loaded weights' own shapes, device and dtype: it runs two layers and the head of the network itself.
+What has to be found are the widths for which matrix products sum in one order, and a form of the attention in which a
+query does not feel its neighbours (`llama.py` has both as settings). Kernels work through rows in blocks, and sum in
+another order where one or two rows are left over: so such widths are not all that are large enough. The probe looks on
+the loaded weights' own shapes, device and dtype: it runs two layers and the head of the network itself.
 """
 
 import copy
@@ -17,10 +18,11 @@ import torch
 from .attention import KEY_BLOCK, candidates
 from .models import CausalLM, FastModel
 
-WIDEST = 17  # k = 16 and the token before it; prefill goes in pieces of this many tokens
+CHUNK = 17  # k = 16 and the token before it; prefill goes in pieces of this many tokens
+WIDEST = 18  # rows of a pass with its padding
+LARGEST = 8  # rows that a pass over one token may be padded to
 WIDTHS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 14)  # and 1 and the widest
-MULTIPLES = (1, 2, 3, 4, 8)
-CONTEXTS = (0, KEY_BLOCK - 5, 501)
+CONTEXTS = {0: 3, KEY_BLOCK - 5: 1, 501: 3}  # and after which of the tokens there a pass over one is tried
 
 
 def make_exact(model: CausalLM) -> bool:
@@ -31,28 +33,28 @@ def make_exact(model: CausalLM) -> bool:
     if found is None:
         model.exact = False
         return False
-    model.network.rows, model.network.attention = found
-    model.exact, model.chunk = True, WIDEST
+    model.network.attention, model.network.widths = found
+    model.exact, model.chunk = True, CHUNK
     return True
 
 
 @torch.inference_mode()
-def probe(network) -> tuple[int, str] | None:
-    """(rows, attention) of the first form that holds, the cheapest first, or None. Leaves the network as it was."""
+def probe(network) -> tuple[str, tuple[int, ...]] | None:
+    """(attention, widths) of the first form that holds, the cheapest first, or None. Leaves the network as it was."""
     trial, ids = _trial(network)
-    for rows in MULTIPLES:
-        for attention in candidates(network.dtype):
-            trial.rows, trial.attention = rows, attention
-            if all(_holds(trial, ids, start) for start in CONTEXTS):
-                return rows, attention
+    for attention in candidates(network.dtype):
+        trial.attention, trial.widths = attention, ()
+        trial.widths = _alike(trial, ids)
+        if trial.widths[0] <= LARGEST and all(_holds(trial, ids, start) for start in CONTEXTS):
+            return attention, trial.widths
     return None
 
 
 @torch.inference_mode()
-def invariant(network, rows: int, attention: str) -> bool:
+def invariant(network, attention: str, widths: tuple[int, ...]) -> bool:
     """Whether one form holds."""
     trial, ids = _trial(network)
-    trial.rows, trial.attention = rows, attention
+    trial.attention, trial.widths = attention, widths
     return all(_holds(trial, ids, start) for start in CONTEXTS)
 
 
@@ -68,6 +70,12 @@ def _trial(network):
     return trial, ids.to(network.device)
 
 
+def _alike(trial, ids: torch.Tensor) -> tuple[int, ...]:
+    """The widths whose passes, unpadded, give the bits of the widest."""
+    widest = trial(ids, 0, WIDEST)
+    return (*(w for w in range(1, WIDEST) if torch.equal(trial(ids[:w], 0, w), widest[:w])), WIDEST)
+
+
 def _holds(trial, ids: torch.Tensor, start: int) -> bool:
     """Whether the widest pass, those of one token and all between give the same bits, logits and cache entries.
 
@@ -75,7 +83,7 @@ def _holds(trial, ids: torch.Tensor, start: int) -> bool:
     before it would have left, if all of those held. So a form that does not hold is refused after two passes."""
     widest = trial(ids, start, WIDEST)
     entries = _entries(trial, start, WIDEST)
-    passes = [(i, 1) for i in range(WIDEST)] + [(0, width) for width in reversed(WIDTHS)]
+    passes = [(i, 1) for i in range(0, WIDEST, CONTEXTS[start])] + [(0, width) for width in reversed(WIDTHS)]
     for first, width in passes:
         logits = trial(ids[first : first + width], start + first, width)
         if not torch.equal(logits, widest[first : first + width]):

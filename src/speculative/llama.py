@@ -6,8 +6,8 @@ another; queries and keys are turned together by one multiplication; keys and va
 one copy; a norm is four operations; and nothing of the vocabulary's size is computed for a row that nobody asked for.
 
 Width invariance. Two settings decide whether the bits of a position depend on how many tokens its pass had (they are
-probed in `invariance.py`): `attention`, one of the forms of `attention.py`, and `rows`: a pass is padded with copies
-of its last token to a multiple of it, because kernels sum in another order for a few rows, or for the few that remain
+probed in `invariance.py`): `attention`, one of the forms of `attention.py`, and `widths`: a pass is padded with copies
+of its last token to the next of them, because kernels sum in another order for a few rows, or for the few that remain
 when the others were taken in blocks.
 """
 
@@ -58,7 +58,7 @@ class Llama:
     ):
         self.config, self.device, self.product = config, torch.device(device), product
         self.weight_dtype, self.dtype = dtype, arithmetic(product, dtype)
-        self.rows, self.attention = 1, "plain"
+        self.attention, self.widths = "plain", ()
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim, self.eps = head_dim(config), config.rms_norm_eps
         self.embedding = self._table(weights["model.embed_tokens.weight"])
@@ -172,8 +172,8 @@ class Llama:
         return self.head(self.norm(self._widen(x[n - keep : n])))[:keep] if keep else x[:0]
 
     def _widen(self, x: torch.Tensor) -> torch.Tensor:
-        """x (n, ...) with its last row repeated until `rows` divides their number."""
-        short = -len(x) % self.rows
+        """x (n, ...) with its last row repeated until their number is one of `widths`, if one is as large."""
+        short = next((width - len(x) for width in self.widths if width >= len(x)), 0)
         return torch.cat((x, x[-1:].expand(short, *x.shape[1:]))) if short else x
 
     def _through(self, x: torch.Tensor, start: int, n: int) -> torch.Tensor:
