@@ -9,8 +9,7 @@ packed   oneDNN's blocked layout, made once instead of in every call: bfloat16 w
 half     float16 weights, float32 activations and sums, by FBGEMM: half of float32's bytes on x86 processors that
          have no bfloat16 products (there torch emulates those row by row, so that verifying costs k+1 passes).
 Groups   weights of 4 or 8 bits (`quantize.py`), for drafts: their kernels are made for one row. Where "half" is the
-         best format, those kernels are bound by widening weights. There 8 bits are held as float16; and where `x` may
-         be rounded to 8 bits as well, both widths are multiplied as integers, in half of the time.
+         best format, it is faster than the kernel for 8 bits, which widens every weight: they are held as float16.
 """
 
 import warnings
@@ -45,18 +44,16 @@ def arithmetic(fmt: str, dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if fmt == "half" else dtype
 
 
-def pack(weight: torch.Tensor | Groups, bias: torch.Tensor | None = None, fmt="plain", *, round_x=False) -> Callable:
+def pack(weight: torch.Tensor | Groups, bias: torch.Tensor | None = None, fmt: str = "plain") -> Callable:
     """A function of x (rows, columns) -> (rows, outputs), both of the dtype that `arithmetic` tells. Its attribute
     `reads` is how many bytes of weights it reads.
 
     weight: (outputs, columns) or quantized; bias: (outputs,) or None. fmt: ignored for quantized weights, whose
-    function takes any float dtype and gives it back. round_x: with quantized weights, x may be rounded to 8 bits on one
-    scale, which suits rows that come out of a norm. Raises ModelError for a shape that no kernel takes.
+    function takes any float dtype and gives it back. Raises ModelError for a shape that no kernel takes.
     """
     if isinstance(weight, Groups):
         refuse_shape(weight)
-        integers = round_x and best_format(weight.values.device, torch.bfloat16) == "half"
-        product = _integers(weight) if integers else {4: _int4, 8: _int8}[weight.bits](weight)
+        product = {4: _int4, 8: _int8}[weight.bits](weight)
         return product if bias is None else _reading(product.reads, lambda x: product(x) + bias)
     if fmt == "packed":
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
@@ -94,19 +91,4 @@ def _int8(weight: Groups) -> Callable:
     values, scale = weight.values.contiguous(), weight.scale[:, 0].bfloat16().contiguous()
     return _reading(
         values.nbytes + scale.nbytes, lambda x: torch._weight_int8pack_mm(x.bfloat16(), values, scale).to(x.dtype)
-    )
-
-
-def _integers(weight: Groups) -> Callable:
-    wide = weight.dequantize()
-    # FBGEMM sums the products of two neighbours in 16 bits: 255 (a + b) has to stay below 2^15.
-    pairs = wide.unflatten(1, (-1, 2))
-    pairs = torch.where(pairs[..., 0] * pairs[..., 1] > 0, pairs.sum(-1).abs(), 0)
-    scale = torch.maximum(wide.abs().amax(1) / 127, pairs.amax(1) / 127).clamp(min=1e-9).double()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as above
-        values = torch.quantize_per_channel(wide, scale, torch.zeros(len(wide), dtype=torch.int64), 0, torch.qint8)
-        packed = torch.ops.quantized.linear_prepack(values, None)
-    return _reading(
-        wide.numel() + 4 * len(wide), lambda x: torch.ops.quantized.linear_dynamic(x.float(), packed).to(x.dtype)
     )

@@ -65,7 +65,7 @@ class Llama:
         self.layers = [self._layer(weights, f"model.layers.{i}.") for i in range(config.num_hidden_layers)]
         self.norm = self._norm(self._take(weights, "model.norm.weight"))
         head = weights.get("lm_head.weight", weights["model.embed_tokens.weight"])
-        self.head = self._product([head if head_ids is None else head[head_ids]], [], round_x=True)
+        self.head = self._product([head if head_ids is None else head[head_ids]], [])
         self._turns = torch.empty(0)
         self._cache: list[torch.Tensor] = []
         self.capacity = 0
@@ -97,11 +97,11 @@ class Llama:
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self.device, self.weight_dtype).to(self.dtype)
 
-    def _product(self, parts: list, biases: list, round_x: bool = False):
-        """One product whose rows are those of all parts, in order; round_x as for `linear.pack`."""
+    def _product(self, parts: list, biases: list):
+        """One product whose rows are those of all parts, in order."""
         bias = self._plain(torch.cat(biases)) if biases else None
         if isinstance(parts[0], Groups):
-            return pack(stack(parts), bias, round_x=round_x)
+            return pack(stack(parts), bias)
         return pack(torch.cat(parts).to(self.device, self.weight_dtype), bias, self.product)
 
     def _norm(self, weight: torch.Tensor):
@@ -124,15 +124,15 @@ class Llama:
             turned = ("self_attn.q_proj", "self_attn.k_proj")
             return [p[paired(len(p), self.head_dim)] if n in turned else p for n, p in zip(names, found, strict=False)]
 
-        def product(*names, **options):
-            return self._product(parts("weight", *names), parts("bias", *names), **options)
+        def product(*names):
+            return self._product(parts("weight", *names), parts("bias", *names))
 
         layer = {
             "before": self._norm(self._take(weights, at + "input_layernorm.weight")),
             "qkv": product("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
             "o": product("self_attn.o_proj"),
             "between": self._norm(self._take(weights, at + "post_attention_layernorm.weight")),
-            "gate_up": product("mlp.gate_proj", "mlp.up_proj", round_x=True),
+            "gate_up": product("mlp.gate_proj", "mlp.up_proj"),
             "down": product("mlp.down_proj"),
         }
         if self.config.model_type == "qwen3":
