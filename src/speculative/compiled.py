@@ -14,11 +14,10 @@ import torch.nn.functional as F
 
 from .attention import KEY_BLOCK, ROW_BLOCK, block, visible
 from .errors import ModelError
-from .llama import Llama
+from .llama import PRODUCTS, Llama
 from .rotary import paired
 
 RECOMPILE_LIMIT = 64  # programs a process may hold: a few for each model's sizes; torch's own limit is eight
-PRODUCTS = ("qkv", "o", "gate_up", "down")  # of a layer, in the order of their numbers
 
 _numbers = itertools.count()
 _layers: WeakValueDictionary = WeakValueDictionary()

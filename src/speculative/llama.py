@@ -25,6 +25,7 @@ from .rotary import head_dim, paired, turn_, turns
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+PRODUCTS = ("qkv", "o", "gate_up", "down")  # of a layer; compiled programs number them in this order
 
 
 def unsupported(config) -> str | None:
@@ -73,8 +74,7 @@ class Llama:
     @property
     def reads(self) -> int:
         """How many bytes of weights a pass reads, in the formats that they are held in."""
-        products = ("qkv", "o", "gate_up", "down")
-        return self.head.reads + sum(layer[name].reads for layer in self.layers for name in products)
+        return self.head.reads + sum(layer[name].reads for layer in self.layers for name in PRODUCTS)
 
     def _take(self, weights: dict, name: str):
         try:
