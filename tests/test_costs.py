@@ -9,6 +9,7 @@ from src.pipeline import bandwidth, costmodel, passes
 from src.pipeline.costs import WIDEST, measure
 from src.pipeline.params import check_params
 from src.pipeline.prompts import load_prompts
+from src.speculative.decoding import generate
 from src.speculative.linear import pack
 from src.speculative.loading import load_model
 from src.speculative.quantize import Groups, load_quantized, quantize_checkpoint, quantize_weights
@@ -16,10 +17,11 @@ from src.speculative.theory import speedup
 from src.speculative.weights import read_weights
 from tests.checkpoints import save_checkpoint
 from tests.made_up import ROOT, v
+from tests.toys import Toy
 
 
 def samples(rounds=21, drift=0.0, outlier=0.0):
-    """Costs v(m), c = 0.3, o = 0.05 and plain_o = 0.02 on a machine that grows slower, and now and then stalls."""
+    """Costs v(m), c = 0.3, catch_up = 0.04, o = 0.05, plain_o = 0.02; the machine grows slower, and sometimes stalls."""
     slow = (1 + drift * np.arange(rounds)) * (1 + outlier * (np.arange(rounds) % 7 == 3))
     return costmodel.Samples(
         passes=[(0.03 * v(rows) * slow).tolist() for rows in range(1, 10)], other=[0.0006] * 3, prefill=[0.1],
@@ -27,7 +29,8 @@ def samples(rounds=21, drift=0.0, outlier=0.0):
         cache_bytes=0,
         drafts={
             "draft": costmodel.DraftSamples(
-                draft_pass=(0.3 * 0.03 * slow).tolist(), target_pass=(0.03 * slow).tolist(), other=[0.0015],
+                draft_pass=(0.3 * 0.03 * slow).tolist(), two_rows=(0.34 * 0.03 * slow).tolist(),
+                target_pass=(0.03 * slow).tolist(), other=[0.0015],
                 weight_bytes=int(2e7), operations=4e7,
             )
         },
@@ -39,6 +42,7 @@ def test_figures_are_ratios_within_a_round(disturbance):
     found = costmodel.figures(samples(**disturbance))
     assert found.v == pytest.approx([v(rows) for rows in range(1, 10)])
     assert found.drafts["draft"].c == pytest.approx(0.3)
+    assert found.drafts["draft"].catch_up == pytest.approx(0.04)
 
 
 def test_the_bound_is_what_reading_takes():
@@ -50,7 +54,7 @@ def test_the_bound_is_what_reading_takes():
 
 def test_the_prediction_is_the_closed_form_of_what_was_measured():
     found, rates = costmodel.figures(samples()), [0.8, 0.5, 0.3, 0.2]
-    expected = speedup(rates, 4, 0.3, [v(rows) for rows in range(1, 10)], 0.05, 0.02)
+    expected = speedup(rates, 4, 0.3, [v(rows) for rows in range(1, 10)], 0.05, 0.02, 0.04)
     assert costmodel.predicted(found, "draft", 4, rates) == pytest.approx(expected)
 
 
@@ -125,6 +129,43 @@ def test_bytes_of_the_cache_are_those_of_its_keys_and_values(tmp_path):
     assert bandwidth.cache_bytes(folder, positions, "float16") == 2 * layers * heads * width * positions * 2
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes of toys alone move: a target's takes 10 and 1 a row, a draft's 2 and 1 a row."""
+    passed = [0.0]
+    monkeypatch.setattr("src.speculative.stats.now", lambda device: passed[0])
+    monkeypatch.setattr("src.speculative.loop.now", lambda device: passed[0])
+
+    class Clocked(Toy):
+        def _run(self, ids, start, keep):
+            passed[0] += (10 if self.like is None else 2) + len(ids)
+            return super()._run(ids, start, keep)
+
+    target = Clocked(5, 1, order=2, context=4000)
+    return target, Clocked(5, 2, like=target, noise=0.3, order=2, context=4000)
+
+
+def test_passes_are_timed_over_the_rows_that_they_are_said_to_have(clock):
+    params = check_params(YAML(typ="safe", pure=True).load((ROOT / "params.yaml").read_text(encoding="utf-8")))
+    seconds, (draft_pass, two_rows) = passes.rounds_of(params, (*clock, None), torch.arange(30) % 5, 20, 3)
+    assert {rows: set(found) for rows, found in enumerate(seconds, 1)} == {1: {11.0}, 2: {12.0}, 3: {13.0}}
+    assert set(draft_pass) == {3.0} and set(two_rows) == {4.0}
+
+
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_the_prediction_is_what_a_clock_shows_that_only_passes_move(clock, k):
+    target, draft = clock
+    prompt, settings = torch.tensor([1, 2, 3]), {"max_new_tokens": 3000, "temperature": 1.0, "seed": 4}
+    _, stats = generate(target, draft, None, prompt, k=k, **settings)
+    _, once = generate(target, None, None, prompt, **settings)
+    rates = [hit / of for hit, of in zip(stats.accepted_by_position, stats.proposed_by_position, strict=True)]
+    assert 0.2 < rates[-1] < 0.9, "whole windows, and others"
+    measured = once.decode_seconds / stats.decode_seconds
+    known = {"c": 3 / 11, "v": [(10 + rows) / 11 for rows in range(1, k + 2)], "catch_up": 1 / 11}
+    assert speedup(rates, k, **known) == pytest.approx(measured, rel=2e-3)
+    assert speedup(rates, k, known["c"], known["v"]) > 1.01 * measured, "what is not known of catching up is missing"
+
+
 def test_the_stage_measures_every_width_and_every_draft(tmp_path, monkeypatch):
     for seed, slug in enumerate(("target", "one", "two")):
         save_checkpoint(tmp_path / "models" / slug, seed=seed)
@@ -146,6 +187,7 @@ def test_the_stage_measures_every_width_and_every_draft(tmp_path, monkeypatch):
     assert {len(rows) for rows in found.passes} == {2 * passes.FEWEST_ROUNDS}
     assert set(found.drafts) == {"one", "two"}
     assert 0 < found.positions <= 256 - WIDEST
-    seconds = [*found.passes, found.other, found.prefill, *(draft.draft_pass for draft in found.drafts.values())]
+    seconds = [*found.passes, found.other, found.prefill, *(d.draft_pass for d in found.drafts.values())]
+    seconds += [draft.two_rows for draft in found.drafts.values()]
     assert all(second > 0 for rows in seconds for second in rows)
     assert all(value > 0 for value in costmodel.figures(found).v)

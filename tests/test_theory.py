@@ -16,12 +16,15 @@ settings.register_profile("theory", deadline=None)
 settings.load_profile("theory")
 
 
-def simulate(conditional, c, v, o, plain_o, steps=200_000):
-    """Tokens a pass and walltime factor of steps in which draft tokens are drawn one after the other; their errors."""
+def simulate(conditional, c, v, o, plain_o, catch_up, steps=200_000):
+    """Tokens a pass and walltime factor of steps in which draft tokens are drawn one after the other; their errors.
+
+    The draft is fed two tokens at once where the step before was accepted whole.
+    """
     coins = np.random.default_rng(7).random((steps, len(conditional)))
     accepted = np.cumprod(coins < np.array(conditional), axis=1).sum(axis=1)
     k = len(conditional)
-    clock = steps * (sum(c for _ in range(k)) + v[k] + o)
+    clock = steps * (sum(c for _ in range(k)) + v[k] + o) + catch_up * (accepted[:-1] == k).sum()
     tokens = accepted + 1
     error = tokens.std() / np.sqrt(steps)
     return tokens.mean(), tokens.sum() * (1 + plain_o) / clock, error
@@ -29,11 +32,12 @@ def simulate(conditional, c, v, o, plain_o, steps=200_000):
 
 @pytest.mark.parametrize("conditional", [[0.7] * 4, [0.9, 0.6, 0.3], [0.05], [1.0] * 6, [0.8, 0.0, 0.9]])
 def test_expected_tokens_and_factor_are_those_of_simulated_steps(conditional):
-    k, c, o, plain_o = len(conditional), 0.13, 0.04, 0.02
-    tokens, factor, error = simulate(conditional, c, WIDE, o, plain_o)
+    k, c, o, plain_o, catch_up = len(conditional), 0.13, 0.04, 0.02, 0.05
+    tokens, factor, error = simulate(conditional, c, WIDE, o, plain_o, catch_up)
     rates = theory.cumulative(conditional)
     assert theory.expected_tokens(rates, k) == pytest.approx(tokens, abs=5 * error + 1e-12)
-    assert theory.speedup(rates, k, c, WIDE, o, plain_o) == pytest.approx(factor, rel=5 * error / tokens + 1e-12)
+    computed = theory.speedup(rates, k, c, WIDE, o, plain_o, catch_up)
+    assert computed == pytest.approx(factor, rel=5 * error / tokens + 1e-5)
 
 
 @given(alpha=st.floats(0, 0.999), k=KS, c=COSTS)
@@ -69,16 +73,16 @@ def test_the_example_of_a_rate_that_is_lower_than_alpha():
     assert theory.constant_rate(0.774, 4) == pytest.approx(0.9, abs=1e-3)
 
 
-@given(k=KS, c=COSTS, o=st.floats(0, 1), plain_o=st.floats(0, 0.2))
-def test_at_the_break_even_the_factor_is_one_and_on_its_sides_it_is_not(k, c, o, plain_o):
-    alpha = theory.break_even_alpha(k, c, WIDE, o, plain_o)
-    factor = [theory.speedup(at, k, c, WIDE, o, plain_o) for at in (0.0, 1.0)]
+@given(k=KS, c=COSTS, o=st.floats(0, 1), plain_o=st.floats(0, 0.2), catch_up=st.floats(-0.1, 2))
+def test_at_the_break_even_the_factor_is_one_and_on_its_sides_it_is_not(k, c, o, plain_o, catch_up):
+    alpha = theory.break_even_alpha(k, c, WIDE, o, plain_o, catch_up)
+    factor = [theory.speedup(at, k, c, WIDE, o, plain_o, catch_up) for at in (0.0, 1.0)]
     if alpha is None:
         assert factor[1] <= 1 + 1e-9
     elif alpha == 0:
         assert factor[0] >= 1 - 1e-9
     else:
-        assert theory.speedup(alpha, k, c, WIDE, o, plain_o) == pytest.approx(1)
+        assert theory.speedup(alpha, k, c, WIDE, o, plain_o, catch_up) == pytest.approx(1)
         assert factor[0] < 1 < factor[1]
 
 
@@ -89,13 +93,13 @@ def test_alpha_above_c_is_what_any_k_needs(c, k):
     assert more is None or more >= c - 1e-9
 
 
-@given(alpha=st.floats(0, 1), k=KS, o=st.floats(0, 1))
-def test_at_the_largest_c_the_factor_is_one(alpha, k, o):
-    c = theory.largest_c(alpha, k, WIDE, o)
+@given(alpha=st.floats(0, 1), k=KS, o=st.floats(0, 1), catch_up=st.floats(0, 1))
+def test_at_the_largest_c_the_factor_is_one(alpha, k, o, catch_up):
+    c = theory.largest_c(alpha, k, WIDE, o, catch_up=catch_up)
     if c >= 0:
-        assert theory.speedup(alpha, k, c, WIDE, o) == pytest.approx(1)
+        assert theory.speedup(alpha, k, c, WIDE, o, catch_up=catch_up) == pytest.approx(1)
     else:
-        assert theory.speedup(alpha, k, 0.0, WIDE, o) < 1
+        assert theory.speedup(alpha, k, 0.0, WIDE, o, catch_up=catch_up) < 1
 
 
 @given(alpha=ALPHAS, c=COSTS)

@@ -67,7 +67,10 @@ def _target(summary: Summary, target: str) -> str:
     of = summary.costs[target]
     rows = [m for m in SHOWN_ROWS if m <= len(of.v)]
     widths = ", ".join(f"{of.v[m - 1]:.2f}" for m in rows)
-    drafts = ", ".join(f"{draft.c:.2f} ({slug})" for slug, draft in of.drafts.items())
+    drafts = ", ".join(
+        f"{draft.c:.2f} ({slug}; {draft.c + draft.catch_up:.2f} after a window that was accepted whole)"
+        for slug, draft in of.drafts.items()
+    )
     best = [fastest(cells) for cells in cells_by_pair(summary) if cells[0].target == target]
     none = "; do not use a draft here" if best and all(c.ci_high is not None and c.ci_high < 1 for c in best) else ""
     return (

@@ -1,6 +1,7 @@
 """Timing single passes: of a target by its width, of a draft, and what a step spends besides, in interleaved rounds."""
 
 import random
+from functools import partial
 from time import monotonic
 
 from src.pipeline.pair import decode
@@ -27,31 +28,32 @@ def sequence_of(params: Params, pair, ids, widest: int):
     return sequence, min(len(ids) + len(new) // 2, len(sequence) - widest)
 
 
-def rounds_of(params: Params, pair, sequence, positions: int, widest: int) -> tuple[list[list[float]], list[float]]:
-    """Seconds by rows, and of a draft pass: in each round every width and the draft once, in shuffled order."""
+def rounds_of(params: Params, pair, sequence, positions: int, widest: int) -> tuple[list[list[float]], ...]:
+    """Seconds of the target's passes by rows, and of the draft's over one row and two, an entry a round.
+
+    In each round every one of them once, in shuffled order.
+    """
     import torch
 
     target, draft, _ = pair
-    drafter = _drafter(params, draft, sequence[: positions + 1], target)
+    seen = sequence[: positions + 1]
+    drafter = _drafter(params, draft, seen, target)
     target.rollback(0)
+    jobs = [partial(_pass, target, sequence, positions, rows) for rows in range(1, widest + 1)]
+    jobs += [partial(_propose, drafter, draft, seen, 1, DRAFTED), partial(_propose, drafter, draft, seen, 2, 1)]
+    seconds: list[list[float]] = [[] for _ in jobs]
     with torch.inference_mode():
         target.forward(sequence[:positions], keep=0)
-        for _ in range(2):  # the first passes of a width set up its kernels
-            for rows in range(1, widest + 1):
-                _pass(target, sequence, positions, rows)
-            _propose(drafter, draft, sequence[: positions + 1])
-        seconds: list[list[float]] = [[] for _ in range(widest)]
-        drafted: list[float] = []
-        order, begun = list(range(widest + 1)), monotonic()
+        for job in jobs * 2:  # the first passes of a width set up its kernels
+            job()
+        order, begun, rounds = list(range(len(jobs))), monotonic(), 0
         shuffle = random.Random(params.seed).shuffle
-        while len(drafted) < FEWEST_ROUNDS or (len(drafted) < MOST_ROUNDS and monotonic() - begun < BUDGET):
+        while rounds < FEWEST_ROUNDS or (rounds < MOST_ROUNDS and monotonic() - begun < BUDGET):
             shuffle(order)
-            for rows in order:
-                if rows:
-                    seconds[rows - 1].append(_pass(target, sequence, positions, rows))
-                else:
-                    drafted.append(_propose(drafter, draft, sequence[: positions + 1]))
-    return seconds, drafted
+            for at in order:
+                seconds[at].append(jobs[at]())
+            rounds += 1
+    return seconds[:widest], seconds[widest:]
 
 
 def _pass(target, sequence, positions: int, rows: int) -> float:
@@ -79,15 +81,16 @@ def _drafter(params: Params, draft, sequence, target):
     return drafter
 
 
-def _propose(drafter, draft, sequence) -> float:
-    """Seconds of one draft pass, the choice of its token included, out of a window of them."""
+def _propose(drafter, draft, sequence, unseen: int, k: int) -> float:
+    """Seconds of one draft pass, the choice of its token included, out of a window of k, the first over unseen rows."""
     from src.speculative.stats import now
 
+    draft.rollback(len(sequence) - unseen)
     begun = now(draft.device)
-    drafter.propose(sequence, DRAFTED)
+    drafter.propose(sequence, k)
     spent = now(draft.device) - begun
     draft.rollback(len(sequence) - 1)
-    return spent / DRAFTED
+    return spent / k
 
 
 def steps(params: Params, pair, ids) -> tuple[list[float], list[float], list[float]]:

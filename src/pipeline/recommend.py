@@ -18,19 +18,17 @@ def by_measured(costs: Path, draft: str | None, acceptance) -> tuple[list[str], 
     of = record.figures
     if draft not in of.drafts:
         raise SettingsError(f"--draft: {draft!r} is not in {costs}; allowed: {', '.join(of.drafts)}")
-    c, o = of.drafts[draft].c, of.drafts[draft].o
+    c = of.drafts[draft].c
+    known = {"v": of.v, "o": of.drafts[draft].o, "plain_o": of.plain_o, "catch_up": of.drafts[draft].catch_up}
     ks = _ks(acceptance, len(of.v) - 1)
     plain = 1 / (of.one_row_seconds * (1 + of.plain_o))
     rows = []
     for k in ks:
-        factor = speedup(acceptance, k, c, of.v, o, of.plain_o)
+        factor = speedup(acceptance, k, c, **known)
         tokens = expected_tokens(acceptance, k)
         rows.append([str(k), f"{tokens:.2f}", f"{tokens / factor:.2f}", f"{factor:.2f}x", f"{factor * plain:.1f}"])
-    k, factor = best_k(acceptance, [0, *ks], c, of.v, o, of.plain_o)
-    alpha, most = (
-        break_even_alpha(k or ks[0], c, of.v, o, of.plain_o),
-        largest_c(acceptance, k or ks[0], of.v, o, of.plain_o),
-    )
+    k, factor = best_k(acceptance, [0, *ks], c, **known)
+    alpha, most = break_even_alpha(k or ks[0], c, **known), largest_c(acceptance, k or ks[0], **known)
     return [
         f"costs: measured, {costs}: c = {c:.2f}, {1000 * of.one_row_seconds:.1f} ms a one-row pass",
         "",

@@ -66,13 +66,13 @@ def products(start: int, n: int, device, dtype) -> Callable:
         heads, shared, dim = len(k), q.shape[1] // len(k), q.shape[2]
         rows = len(q) * shared
         short = max(0, LEAST_ROWS - rows)
-        q = q.unflatten(1, (heads, shared)).transpose(0, 1).reshape(heads, rows, dim)
+        q = q.view(-1, heads, shared, dim).transpose(0, 1).reshape(heads, rows, dim)
         q = F.pad(q, (0, 0, 0, short)) if short else q
         if not masks:  # the same in all layers
             masks.append(F.pad(seen.repeat_interleave(shared, 0), (0, 0, 0, rows + short - n * shared))[None])
         scores = torch.baddbmm(masks[0], q, k[:, :end].transpose(1, 2), alpha=dim**-0.5)
         mixed = torch.bmm(scores.softmax(-1), v[:, :end])
-        return mixed[:, :rows].unflatten(1, (-1, shared)).transpose(0, 1).flatten(1)
+        return mixed[:, :rows].view(heads, -1, shared, dim).transpose(0, 1).flatten(1)
 
     return attend
 

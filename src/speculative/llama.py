@@ -193,6 +193,6 @@ class Llama:
         qkv = turn_(qkv.float(), turn, turned)
         cache[:, start : start + n].copy_(qkv[:n, self.heads :].transpose(0, 1))
         mixed = attend(qkv[:, : self.heads].to(self.dtype), cache[: self.kv_heads], cache[self.kv_heads :])
-        x = x.add_(layer["o"](self._widen(mixed)))
+        x = x.add_(layer["o"](mixed if len(mixed) == len(x) else self._widen(mixed)))
         gate, up = layer["gate_up"](layer["between"](x)).chunk(2, -1)
         return x.add_(layer["down"](F.silu(gate).mul_(up)))

@@ -5,10 +5,11 @@ accepted independently of the others, or a list of k or more *cumulative* rates,
 draft tokens 0..i are all accepted (what `Stats` counts by position; `cumulative` makes it of conditional rates).
 Costs are in units of a one-row target pass: c of a draft pass, v(m) of a target pass over m rows, given as a list
 whose entry m - 1 is v(m) (None: every width costs 1), o of what else a step does, plain_o of what else a step of
-plain decoding does.
+plain decoding does, catch_up of what a draft pass over two tokens costs more than one over one: the first pass after a
+step whose k tokens were all accepted, for the draft was never fed the last of them (0: nothing).
 
 Leviathan, Kalman, Matias 2023, "Fast Inference from Transformers via Speculative Decoding" (arXiv 2211.17192),
-section 3; there k is γ, v is 1 and o is 0.
+section 3; there k is γ, v is 1, and o and catch_up are 0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -63,13 +64,15 @@ def step_cost(k: int, c: float, v: Sequence[float] | None = None, o: float = 0.0
 
 def speedup(
     acceptance: float | Sequence[float], k: int, c: float, v: Sequence[float] | None = None, o: float = 0.0,
-    plain_o: float = 0.0,
+    plain_o: float = 0.0, catch_up: float = 0.0,
 ) -> float:  # fmt: skip
-    """Walltime factor over plain decoding: τ (1 + plain_o) / (k c + v(k+1) + o).
+    """Walltime factor over plain decoding: τ (1 + plain_o) / (k c + v(k+1) + o + P catch_up).
 
-    With v = 1 and o = 0 it is Leviathan et al. 2023, theorem 3.8.
+    P is the rate at which all k tokens are accepted, that is, the last cumulative one. With v = 1 and the rest 0 it is
+    Leviathan et al. 2023, theorem 3.8.
     """
-    return expected_tokens(acceptance, k) * (1.0 + plain_o) / step_cost(k, c, v, o)
+    whole = survival(acceptance, k)[-1] if k else 0.0
+    return expected_tokens(acceptance, k) * (1.0 + plain_o) / (step_cost(k, c, v, o) + whole * catch_up)
 
 
 def mbsu(acceptance: float | Sequence[float], k: int, draft_parameters: float, target_parameters: float) -> float:
@@ -82,39 +85,42 @@ def mbsu(acceptance: float | Sequence[float], k: int, draft_parameters: float, t
 
 def best_k(
     acceptance: float | Sequence[float], ks: Iterable[int], c: float, v: Sequence[float] | None = None, o: float = 0.0,
-    plain_o: float = 0.0,
+    plain_o: float = 0.0, catch_up: float = 0.0,
 ) -> tuple[int, float]:  # fmt: skip
     """(k, factor) of the fastest of ks, the smallest among equals; put 0 among them to allow plain decoding.
 
     k = 0 is plain decoding itself, whose factor is 1 whatever o is. Raises ValueError if ks is empty.
     """
-    factors = {k: speedup(acceptance, k, c, v, o, plain_o) if k else 1.0 for k in sorted(ks)}
+    factors = {k: speedup(acceptance, k, c, v, o, plain_o, catch_up) if k else 1.0 for k in sorted(ks)}
     best = max(factors, key=factors.__getitem__)
     return best, factors[best]
 
 
 def break_even_alpha(
-    k: int, c: float, v: Sequence[float] | None = None, o: float = 0.0, plain_o: float = 0.0
+    k: int, c: float, v: Sequence[float] | None = None, o: float = 0.0, plain_o: float = 0.0, catch_up: float = 0.0
 ) -> float | None:
-    """The constant α above which the factor exceeds 1; 0 if it always does, None if no α is enough.
+    """The constant α above which the factor exceeds 1; 0 if it always does, None if α = 1 is not enough.
 
-    With v = 1, o = 0 and k = 1 it is c, and larger k need more: Leviathan et al. 2023, corollary 3.9.
+    With v = 1, k = 1 and the rest 0 it is c, and larger k need more: Leviathan et al. 2023, corollary 3.9.
     """
-    needed = step_cost(k, c, v, o) / (1.0 + plain_o)
-    if needed >= k + 1:
+    if speedup(1.0, k, c, v, o, plain_o, catch_up) <= 1:
         return None
-    return 0.0 if needed <= 1 else _root(lambda alpha: expected_tokens(alpha, k) - needed)
+    if speedup(0.0, k, c, v, o, plain_o, catch_up) >= 1:
+        return 0.0
+    return _root(lambda alpha: speedup(alpha, k, c, v, o, plain_o, catch_up) - 1)
 
 
 def largest_c(
-    acceptance: float | Sequence[float], k: int, v: Sequence[float] | None = None, o: float = 0.0, plain_o: float = 0.0
-) -> float:
+    acceptance: float | Sequence[float], k: int, v: Sequence[float] | None = None, o: float = 0.0,
+    plain_o: float = 0.0, catch_up: float = 0.0,
+) -> float:  # fmt: skip
     """The c below which the factor exceeds 1, from theorem 3.8 solved for c; below 0 if no draft is cheap enough."""
-    return (expected_tokens(acceptance, k) * (1.0 + plain_o) - step_cost(k, 0.0, v, o)) / k
+    whole = survival(acceptance, k)[-1]
+    return (expected_tokens(acceptance, k) * (1.0 + plain_o) - step_cost(k, 0.0, v, o) - whole * catch_up) / k
 
 
 def _root(excess) -> float:
-    """Where a function that grows from below 0 at 0 to above 0 at 1 is 0."""
+    """Where a function that is below 0 at 0 and above 0 at 1 is 0."""
     from scipy.optimize import brentq
 
     return float(brentq(excess, 0.0, 1.0, xtol=1e-12))
