@@ -21,7 +21,7 @@ from tests.toys import Toy
 
 
 def samples(rounds=21, drift=0.0, outlier=0.0):
-    """Costs v(m), c = 0.3, catch_up = 0.04, o = 0.05, plain_o = 0.02; the machine grows slower, and sometimes stalls."""
+    """Costs v(m), c = 0.3, catch_up = 0.04, o = 0.05, plain_o = 0.02; the machine grows slower, and at times stalls."""
     slow = (1 + drift * np.arange(rounds)) * (1 + outlier * (np.arange(rounds) % 7 == 3))
     return costmodel.Samples(
         passes=[(0.03 * v(rows) * slow).tolist() for rows in range(1, 10)], other=[0.0006] * 3, prefill=[0.1],
