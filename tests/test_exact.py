@@ -1,4 +1,4 @@
-"""Bit-exact on the real target: greedy output does not depend on k, on 24 prompts of 128 tokens."""
+"""Bit-exact on the real target: output does not depend on k, greedy on 24 prompts of 128 tokens, nor sampled."""
 
 import pytest
 import torch
@@ -56,3 +56,21 @@ def test_greedy_output_is_the_same_for_every_k(real, dtype, prompts, new):
                 tokens, stats = generate(target, script, tok, ids, k=k, max_new_tokens=new, ignore_eos=True)
                 assert torch.equal(tokens, plain), (prompt.id, chat, k)
                 assert 0 < stats.accepted < stats.proposed
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_sampled_output_of_one_seed_is_the_same_for_every_k(real, dtype):
+    """The target's own sample is matched, so that its probabilities, to the last bit, and the seed decide alone."""
+    directory = real("smollm2-135m")
+    target, tok = load_model(directory, dtype=dtype), load_tokenizer(directory)
+    assert make_exact(target), f"this processor has no invariant pass in {dtype}"
+    torch.set_num_threads(2)
+    settings = {"max_new_tokens": 48, "ignore_eos": True, "temperature": 1.0, "verification": "match"}
+    for seed, prompt in enumerate(PROMPTS[:4]):
+        ids = encode(tok, prompt.prompt, True)
+        plain, _ = generate(target, None, tok, ids, seed=seed, **settings)
+        for k in KS:
+            tokens, stats = generate(target, Script(plain.tolist(), k), tok, ids, k=k, seed=seed, **settings)
+            assert torch.equal(tokens, plain), (prompt.id, k)
+            assert 0 < stats.accepted < stats.proposed
