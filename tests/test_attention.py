@@ -6,7 +6,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from src.speculative import native
 from src.speculative.attention import FORMS, KEY_BLOCK, candidates
+from src.speculative.fused import fits, fused
 
 
 def written_down(q: np.ndarray, k: np.ndarray, v: np.ndarray, place: int) -> np.ndarray:
@@ -41,5 +43,34 @@ def test_a_query_gets_the_mean_of_values_by_its_scores(name, start, n, spare, kv
 
 
 def test_what_rounds_scores_to_the_dtype_is_for_float32_alone():
-    assert candidates(torch.float32)[0] == "products"
-    assert "products" not in candidates(torch.bfloat16)
+    assert "products" in candidates(64, "cpu", torch.float32)
+    assert not {"products", "fused"} & set(candidates(64, "cpu", torch.bfloat16))
+
+
+def test_our_own_form_is_for_heads_whose_vectors_are_whole():
+    assert fits(64, "cpu", torch.float32) == native.available() == (candidates(64, "cpu", torch.float32)[0] == "fused")
+    assert not fits(24, "cpu", torch.float32)
+    assert not fits(64, "cuda", torch.float32)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_query_of_the_fused_form_has_the_same_bits_whoever_is_with_it(threads):
+    q, (k, v) = torch.randn(9, 6, 32), torch.randn(2, 2, 300, 32)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        together = fused(200, 9, "cpu", torch.float32)(q, k, v)
+        alone = [fused(200 + i, 1, "cpu", torch.float32)(q[i : i + 1], k, v) for i in range(9)]
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(torch.cat(alone), together)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 1000.0])
+def test_the_fused_form_is_exact_for_scores_of_any_size(spread):
+    """Its exponential is our own: even weights, weights that fall to nothing, and one that is all."""
+    draw = torch.Generator().manual_seed(0)
+    q, (k, v) = spread * torch.randn(1, 1, 16, generator=draw), torch.randn(2, 1, 90, 16, generator=draw)
+    found = fused(80, 1, "cpu", torch.float32)(q, k, v)
+    wanted = written_down(q[0, 0].double().numpy(), k[0].double().numpy(), v[0].double().numpy(), 80)
+    assert np.allclose(found[0], wanted, atol=1e-6 * (1 + spread))

@@ -11,7 +11,7 @@ def test_every_form_is_timed_and_the_used_one_is_exact(tmp_path, monkeypatch):
     monkeypatch.setattr(forms, "ROUNDS", 2)
     printed = run("forms", "target", "--context", 30)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines() if line.startswith("| ")]
-    assert {row[0] for row in rows[1:]} == set(FORMS)
+    assert {row[0] for row in rows[1:]} == set(FORMS) - {"fused"}, "heads of eight numbers are too small for it"
     assert [row[-1] for row in rows].count("yes, used") == 1
     plain = next(row for row in rows if row[0] == "plain")
     assert plain[2] == "1.00"

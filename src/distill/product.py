@@ -3,12 +3,12 @@
 import torch
 import torch.nn.functional as F
 
-from src.speculative.linear import best_format
+from src.speculative.linear import packs
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """x (..., in) times weight (out, in) transposed, plus bias (out,): differentiable, (..., out)."""
-    if best_format(x.device, x.dtype) != "packed":
+    if x.device.type != "cpu" or not packs(x.dtype):
         return F.linear(x, weight, bias)
     y = _OneDnnProduct.apply(x, weight)
     return y if bias is None else y + bias

@@ -7,7 +7,7 @@ for all of them), attention needs no mask, and its cost grows only as the cache 
 import torch
 import torch.nn.functional as F
 
-from src.speculative.linear import best_format, multiplies, pack
+from src.speculative.linear import multiplies, pack, packs
 
 BLOCK = 32  # positions by which the cache grows
 
@@ -26,7 +26,7 @@ class Teacher:
         self.scale, self.eps, self.batch, self.depths = self.dim**-0.5, config.rms_norm_eps, batch, depths
         self.seen: list[torch.Tensor] = []
         weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
-        fmt = best_format(torch.device("cpu"), dtype)
+        fmt = "packed" if packs(dtype) else "plain"
         self.embedding = weights["model.embed_tokens.weight"]
         self.head = pack(weights.get("lm_head.weight", self.embedding), fmt=fmt)
         self.norm = weights["model.norm.weight"]

@@ -7,7 +7,7 @@ import typer
 from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
 from src.pipeline.pair import decode, encode_all, open_pair, seconds, seeded, timed
-from src.pipeline.params import Params, load_params
+from src.pipeline.params import Params, demand_known, load_params
 from src.pipeline.prompts import Prompt, load_prompts
 from src.pipeline.results import MACHINE, BaselineTiming, BaselineTokens, Machine, Settings, Timing, Tokens
 from src.pipeline.results import baseline_files as files
@@ -51,6 +51,7 @@ def baseline(target: Annotated[str, typer.Argument(help="a name of the catalogue
     python -m src.pipeline.baseline smollm2-135m
     """
     params = load_params()
+    demand_known(params, "models", target)
     prompts = load_prompts(params.prompts)
     machine = read_json(MACHINE, Machine).fingerprint
     settings = Settings.of(params, prompts)

@@ -19,12 +19,13 @@ def measure(model, context: int) -> dict[tuple[str, tuple], dict[int, float]]:
     """Median seconds by form (attention, widths) and width, after `context` tokens, in interleaved rounds."""
     import torch
 
-    from src.speculative.attention import FORMS
+    from src.speculative.attention import candidates
     from src.speculative.stats import now
 
     network, tokens = model.network, model.network.config.vocab_size
     ids = torch.randint(tokens, (context + max(WIDTHS),), generator=torch.Generator().manual_seed(0)).to(model.device)
-    forms = [(name, widths) for widths in sorted({(), network.widths}) for name in FORMS]
+    names = ("plain", *candidates(network.head_dim, network.device, network.dtype))
+    forms = [(name, widths) for widths in sorted({(), network.widths}) for name in names]
     seconds: dict = {form: {width: [] for width in WIDTHS} for form in forms}
     jobs = [(form, width) for form in forms for width in WIDTHS]
     with torch.inference_mode():

@@ -7,7 +7,7 @@ import typer
 from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
 from src.pipeline.pair import counts, decode, encode_all, open_pair, seconds, seeded, timed
-from src.pipeline.params import Params, load_params
+from src.pipeline.params import Params, demand_known, load_params
 from src.pipeline.prompts import load_prompts
 from src.pipeline.results import MACHINE, Machine, Settings
 from src.pipeline.traces import Sampled, Way, sampled_file
@@ -55,6 +55,8 @@ def sampling(
     python -m src.pipeline.sampling smollm2-135m smollm2-draft
     """
     params = load_params()
+    demand_known(params, "models", target)
+    demand_known(params, "models", draft)
     prompts = load_prompts(params.prompts)
     machine = read_json(MACHINE, Machine).fingerprint
     hot = params.sampling.heat(params)

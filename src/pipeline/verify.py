@@ -83,7 +83,7 @@ def verify() -> None:
     for fault in found:
         say(fault)
     if found:
-        raise ResultError(f"{len(found)} things in results/ do not hold; allowed: none")
+        raise ResultError(f"results/: {len(found)} of its figures and files do not hold; allowed: none")
     cells = len(params.targets) * len(params.drafts) * len(params.ks)
     say(f"verify: {cells} cells, every figure follows from the raw samples")
 

@@ -1,4 +1,4 @@
-"""Attention of a few queries over a long cache of keys and values, in four forms that round differently.
+"""Attention of a few queries over a long cache of keys and values, in five forms that round differently.
 
 plain    one kernel call for all queries of a pass. It tiles queries and keys together, and so rounds according to
          the number of queries.
@@ -11,6 +11,7 @@ products two matrix products for each key head, whose rows are all queries of al
          the number of rows from a few on, so they are padded to that many. It rounds the scores to the dtype of the
          queries, and so is for float32.
 rowwise  one call a query, over exactly the keys that it sees.
+fused    our own compiled code (`fused.py`), a query of a head at a time, for float32 on the CPU.
 
 Each form is a function of a pass's first position and number of queries; it returns the attention itself, a function
 of queries (n or more, heads, d), keys and values (kv_heads, capacity, d) -> (n or more, heads * d); the first n rows
@@ -22,6 +23,8 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+
+from .fused import fits, fused
 
 KEY_BLOCK, ROW_BLOCK = 64, 8
 LEAST_ROWS = 8  # of a matrix product; with fewer, other kernels sum in another order
@@ -104,9 +107,11 @@ def visible(places: torch.Tensor, end: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(len(places), end, dtype=dtype, device=places.device).masked_fill_(hidden, -math.inf)
 
 
-FORMS = {"plain": plain, "products": products, "batched": batched, "rowwise": rowwise}
+FORMS = {"plain": plain, "fused": fused, "products": products, "batched": batched, "rowwise": rowwise}
 
 
-def candidates(dtype: torch.dtype) -> tuple[str, ...]:
-    """The forms that may be width invariant, the cheapest first."""
-    return ("products", "batched", "rowwise") if dtype == torch.float32 else ("batched", "rowwise")
+def candidates(dim: int, device, dtype: torch.dtype) -> tuple[str, ...]:
+    """The forms that may be width invariant for heads of `dim` numbers, the cheapest first."""
+    if dtype != torch.float32:
+        return "batched", "rowwise"
+    return (*(("fused",) if fits(dim, device, dtype) else ()), "products", "batched", "rowwise")

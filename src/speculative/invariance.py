@@ -40,13 +40,16 @@ def make_exact(model: CausalLM) -> bool:
 
 @torch.inference_mode()
 def probe(network) -> tuple[str, tuple[int, ...]] | None:
-    """(attention, widths) of the first form that holds, the cheapest first, or None. Leaves the network as it was."""
+    """(attention, widths) of the first form that holds, the cheapest first, or None. Leaves the network as it was.
+
+    widths: as `Llama` has them, empty if passes need no padding.
+    """
     trial, ids = _trial(network)
-    for attention in candidates(network.dtype):
+    for attention in candidates(network.head_dim, network.device, network.dtype):
         trial.attention, trial.widths = attention, ()
         trial.widths = _alike(trial, ids)
         if trial.widths[0] <= LARGEST and all(_holds(trial, ids, start) for start in CONTEXTS):
-            return attention, trial.widths
+            return attention, trial.widths if len(trial.widths) < WIDEST else ()  # all are alike: nothing to pad
     return None
 
 

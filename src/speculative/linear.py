@@ -4,12 +4,12 @@ On one sequence a product costs what reading its weights costs, so the format of
 x @ weight.T + bias; they differ in what is read, and in the order of summation, so not in every bit.
 
 plain    the weight as it is, through torch's own kernel: what every device can do.
-packed   oneDNN's blocked layout, made once instead of in every call: bfloat16 where the processor multiplies it
-         (avx512_bf16, AMX), and float32. Up to a quarter faster at one row, several times at a few.
-half     float16 weights, float32 activations and sums, by FBGEMM: half of float32's bytes on x86 processors that
-         have no bfloat16 products (there torch emulates those row by row, so that verifying costs k+1 passes).
-Groups   weights of 4 or 8 bits (`quantize.py`), for drafts: their kernels are made for one row. Where "half" is the
-         best format, it is faster than the kernel for 8 bits, which widens every weight: they are held as float16.
+packed   oneDNN's blocked layout, made once instead of in every call, for types that the processor multiplies:
+         bfloat16 with avx512_bf16 or AMX, float16 with avx512_fp16.
+panels   our own (`panels.py`), float32 activations and sums: for all other types, as torch emulates products of those
+         row by row, so that verifying would cost k+1 passes; and for weights of 4 or 8 bits, where it is used at all.
+half     float16 weights, float32 activations and sums, by FBGEMM: where torch's threads cannot be reached.
+Groups   weights of 4 or 8 bits (`quantize.py`), for drafts: torch's kernels for one row, where there are no panels.
 """
 
 import warnings
@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
+from . import native, panels
 from .quantize import Groups, refuse_shape
 
 # oneDNN chooses a layout for a number of rows; the one for this many is as fast at one row and sums alike for all.
@@ -25,12 +26,21 @@ ROWS_HINT = 16
 
 
 def best_format(device: torch.device, dtype: torch.dtype) -> str:
-    """The fastest format for weights of that dtype on that device."""
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    """The fastest format for weights of that dtype on that device, for a few rows."""
+    if device.type != "cpu":
         return "plain"
-    if dtype == torch.float32 or multiplies(dtype):
+    if dtype != torch.float32 and packs(dtype):
         return "packed"
+    if native.available():
+        return "panels"
+    if dtype == torch.float32:
+        return "packed" if packs(dtype) else "plain"
     return "half" if "fbgemm" in torch.backends.quantized.supported_engines else "plain"
+
+
+def packs(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies weights of that dtype on the CPU without emulation: the fastest for many rows."""
+    return torch.backends.mkldnn.is_available() and (dtype == torch.float32 or multiplies(dtype))
 
 
 def multiplies(dtype: torch.dtype) -> bool:
@@ -40,8 +50,8 @@ def multiplies(dtype: torch.dtype) -> bool:
 
 
 def arithmetic(fmt: str, dtype: torch.dtype) -> torch.dtype:
-    """The dtype of activations that a format takes and gives: float32 for "half", else the weights' own."""
-    return torch.float32 if fmt == "half" else dtype
+    """The dtype of activations that a format takes and gives: float32 for "panels", "half", else the weights' own."""
+    return torch.float32 if fmt in ("panels", "half") else dtype
 
 
 def pack(weight: torch.Tensor | Groups, bias: torch.Tensor | None = None, fmt: str = "plain") -> Callable:
@@ -53,8 +63,11 @@ def pack(weight: torch.Tensor | Groups, bias: torch.Tensor | None = None, fmt: s
     """
     if isinstance(weight, Groups):
         refuse_shape(weight)
-        product = {4: _int4, 8: _int8}[weight.bits](weight)
+        product = _quantized(weight)
         return product if bias is None else _reading(product.reads, lambda x: product(x) + bias)
+    if fmt == "panels":
+        product = panels.pack(weight)
+        return product if bias is None else _reading(product.reads, lambda x: product(x).add_(bias))
     if fmt == "packed":
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
         return _reading(weight.nbytes, lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], ""))
@@ -71,6 +84,13 @@ def _reading(size: int, product: Callable) -> Callable:
     return product
 
 
+def _quantized(weight: Groups) -> Callable:
+    if best_format(weight.values.device, torch.bfloat16) == "panels":
+        product = panels.pack(weight)
+        return _reading(product.reads, lambda x: product(x.float()).to(x.dtype))
+    return _int4(weight) if weight.bits == 4 else _int8(weight)
+
+
 def _int4(weight: Groups) -> Callable:
     size = weight.values.shape[1] // weight.scale.shape[1]
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(weight.values.int(), 1)
@@ -85,9 +105,6 @@ def _int4(weight: Groups) -> Callable:
 
 
 def _int8(weight: Groups) -> Callable:
-    if best_format(weight.values.device, torch.bfloat16) == "half":
-        wide = pack(weight.dequantize(), fmt="half")
-        return _reading(wide.reads, lambda x: wide(x.float()).to(x.dtype))
     values, scale = weight.values.contiguous(), weight.scale[:, 0].bfloat16().contiguous()
     return _reading(
         values.nbytes + scale.nbytes, lambda x: torch._weight_int8pack_mm(x.bfloat16(), values, scale).to(x.dtype)

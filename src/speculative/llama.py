@@ -4,6 +4,7 @@ A decoder-only transformer reads every weight once for a pass, however many toke
 reading is the whole cost, so what this file saves is everything else: q, k and v are one matrix product, gate and up
 another; queries and keys are turned together by one multiplication; keys and values go into a preallocated cache by
 one copy; a norm is four operations; and nothing of the vocabulary's size is computed for a row that nobody asked for.
+Products and attention, nine tenths of the time, are `linear.py` and `attention.py`, each with code of our own.
 
 Width invariance. Two settings decide whether the bits of a position depend on how many tokens its pass had (they are
 probed in `invariance.py`): `attention`, one of the forms of `attention.py`, and `widths`: a pass is padded with copies
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 
 from .attention import FORMS
 from .errors import ModelError
+from .fused import fits
 from .linear import arithmetic, pack
 from .quantize import Groups, stack
 from .rotary import head_dim, paired, turn_, turns
@@ -59,9 +61,9 @@ class Llama:
     ):
         self.config, self.device, self.product = config, torch.device(device), product
         self.weight_dtype, self.dtype = dtype, arithmetic(product, dtype)
-        self.attention, self.widths = "plain", ()
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim, self.eps = head_dim(config), config.rms_norm_eps
+        self.attention, self.widths = "fused" if fits(self.head_dim, self.device, self.dtype) else "plain", ()
         self.embedding = self._table(weights["model.embed_tokens.weight"])
         self.layers = [self._layer(weights, f"model.layers.{i}.") for i in range(config.num_hidden_layers)]
         self.norm = self._norm(self._take(weights, "model.norm.weight"))

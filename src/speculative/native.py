@@ -1,0 +1,78 @@
+"""Functions in LLVM's language, compiled for this processor when first needed, and run on torch's own threads.
+
+Two pools of threads on the same cores would wait for each other, so work is shared out by GOMP_parallel of the OpenMP
+library that torch has loaded.
+"""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+import torch
+
+VECTOR = "<16 x float>"  # what all code here computes with; LLVM splits it into the registers that there are
+DECLARED = f"""
+declare i32 @omp_get_thread_num()
+declare i32 @omp_get_num_threads()
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+declare {VECTOR} @llvm.fma.v16f32({VECTOR}, {VECTOR}, {VECTOR})
+declare {VECTOR} @llvm.maxnum.v16f32({VECTOR}, {VECTOR})
+declare {VECTOR} @llvm.rint.v16f32({VECTOR})
+declare float @llvm.maxnum.f32(float, float)
+declare float @llvm.vector.reduce.fadd.v16f32(float, {VECTOR})
+"""
+# A thread's share [%first, %last) of %count pieces of work.
+SHARE = """
+  %me32 = call i32 @omp_get_thread_num()
+  %all32 = call i32 @omp_get_num_threads()
+  %me = zext i32 %me32 to i64
+  %all = zext i32 %all32 to i64
+  %begin = mul i64 %count, %me
+  %end = add i64 %begin, %count
+  %first = udiv i64 %begin, %all
+  %last = udiv i64 %end, %all
+  %any = icmp ult i64 %first, %last"""
+
+_engines = []  # code lives as long as its engine
+
+
+@cache
+def available() -> bool:
+    """Whether this processor fuses multiplication and addition, and torch's threads can be reached."""
+    import llvmlite.binding as llvm
+
+    has = llvm.get_host_cpu_features()
+    x86 = "avx2" in has
+    return hasattr(ctypes.CDLL(None), "GOMP_parallel") and (not x86 or all(has[n] for n in ("avx2", "fma", "f16c")))
+
+
+def task(pointers: tuple[str, ...], numbers: tuple[str, ...]) -> tuple[type[ctypes.Structure], str]:
+    """A structure of addresses and int64 numbers that every thread is given, and the lines that read it from %task."""
+    fields = [(name, ctypes.c_void_p) for name in pointers] + [(name, ctypes.c_int64) for name in numbers]
+    lines = "\n".join(
+        f"  %at_{name} = getelementptr i64, ptr %task, i64 {i}\n"
+        f"  %{name} = load {'ptr' if kind is ctypes.c_void_p else 'i64'}, ptr %at_{name}"
+        for i, (name, kind) in enumerate(fields)
+    )
+    return type("Task", (ctypes.Structure,), {"_fields_": fields}), lines
+
+
+@cache
+def compiled(text: str) -> Callable[[ctypes.Structure], None]:
+    """What runs `define void @work(ptr %task)` of a text, once on each thread, with a task."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    library = ctypes.CDLL(None)
+    for name in ("omp_get_thread_num", "omp_get_num_threads"):
+        llvm.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+    module = llvm.parse_assembly(DECLARED + text)
+    module.verify()
+    target = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+    )
+    _engines.append(llvm.create_mcjit_compiler(module, target))
+    _engines[-1].finalize_object()
+    work, parallel = ctypes.c_void_p(_engines[-1].get_function_address("work")), library.GOMP_parallel
+    return lambda given: parallel(work, ctypes.byref(given), torch.get_num_threads(), 0)
