@@ -74,3 +74,12 @@ def test_the_fused_form_is_exact_for_scores_of_any_size(spread):
     found = fused(80, 1, "cpu", torch.float32)(q, k, v)
     wanted = written_down(q[0, 0].double().numpy(), k[0].double().numpy(), v[0].double().numpy(), 80)
     assert np.allclose(found[0], wanted, atol=1e-6 * (1 + spread))
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("where", ["q", "k", "v"])
+def test_what_is_no_number_is_not_hidden(name, where):
+    parts = {"q": torch.randn(1, 1, 16), "k": torch.randn(1, 128, 16), "v": torch.randn(1, 128, 16)}
+    parts[where][0, 0, 3] = torch.nan
+    found = FORMS[name](80, 1, torch.device("cpu"), torch.float32)(parts["q"], parts["k"], parts["v"])
+    assert found.isnan().any()

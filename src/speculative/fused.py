@@ -59,10 +59,10 @@ def _constant(value: float) -> str:
 
 
 def _exp2(of: str) -> str:
-    """Lines that make %power of vector `of`, none of whose entries is above 0; 2^-126 of those below -126."""
+    """Lines that make %power of vector `of`, no entry of which is above 0; 2^-126 below -126, NaN of NaN."""
     series = [math.log(2) ** i / math.factorial(i) for i in range(8)]
     lines = [
-        f"%bounded = call {VECTOR} @llvm.maxnum.v16f32({VECTOR} {of}, {VECTOR} {_constant(-126.0)})",
+        f"%bounded = call {VECTOR} @llvm.maximum.v16f32({VECTOR} {of}, {VECTOR} {_constant(-126.0)})",
         f"%whole = call {VECTOR} @llvm.rint.v16f32({VECTOR} %bounded)",
         f"%rest = fsub {VECTOR} %bounded, %whole",
     ]
@@ -80,22 +80,23 @@ def _exp2(of: str) -> str:
     return "\n  ".join(lines)
 
 
+def _splat(name: str, scalar: str) -> str:
+    """Lines that make %name of 16 times a scalar."""
+    return (
+        f"%{name}_0 = insertelement {VECTOR} poison, float {scalar}, i64 0\n"
+        f"  %{name} = shufflevector {VECTOR} %{name}_0, {VECTOR} poison, <16 x i32> zeroinitializer"
+    )
+
+
+def _each(dim: int, template: str) -> str:
+    """A line for each vector of a head: # is its number, $ its first dimension."""
+    vectors = range(dim // LANES)
+    return "\n".join("  " + template.replace("#", str(i)).replace("$", str(i * LANES)) for i in vectors)
+
+
 @cache
 def _text(dim: int) -> str:
     """In LLVM's language, for heads of `dim` numbers: a thread takes its share of the n * heads queries."""
-    parts, scale = range(dim // LANES), math.log2(math.e) / math.sqrt(dim)
-
-    def each(template: str) -> str:
-        return "\n".join("  " + template.replace("#", str(i)).replace("@@", str(i * LANES)) for i in parts)
-
-    def splat(name: str, scalar: str) -> str:
-        return (
-            f"%{name}0 = insertelement {VECTOR} poison, float {scalar}, i64 0\n"
-            f"  %{name} = shufflevector {VECTOR} %{name}0, {VECTOR} poison, <16 x i32> zeroinitializer"
-        )
-
-    dots = [f"%dot0 = fmul {VECTOR} %q0, %k0"]
-    dots += [f"%dot{i} = {FMA}({VECTOR} %q{i}, {VECTOR} %k{i}, {VECTOR} %dot{i - 1})" for i in parts[1:]]
     return f"""
 define void @work(ptr %task) {{
 entry:
@@ -120,18 +121,34 @@ query:
   %my_v = getelementptr float, ptr %v, i64 %v_offset
   %my_out = getelementptr float, ptr %out, i64 %out_offset
   %my_scores = getelementptr float, ptr %scores, i64 %score_offset
-{each("%at_q# = getelementptr float, ptr %my_q, i64 @@")}
-{each(f"%q# = load {VECTOR}, ptr %at_q#, align 4")}
+{_scores(dim)}
+{_weights(dim)}
+{_mix(dim)}
+end_of_query:
+  %piece_next = add i64 %piece, 1
+  %more = icmp ult i64 %piece_next, %last
+  br i1 %more, label %query, label %done
+done:
+  ret void
+}}"""
+
+
+def _scores(dim: int) -> str:
+    """q . k_j of the %seen keys, the %larger of all, and -inf up to %b, the next multiple of 16."""
+    dots = [f"%dot0 = fmul {VECTOR} %q0, %k0"]
+    dots += [f"%dot{i} = {FMA}({VECTOR} %q{i}, {VECTOR} %k{i}, {VECTOR} %dot{i - 1})" for i in range(1, dim // LANES)]
+    return f"""{_each(dim, "%at_q# = getelementptr float, ptr %my_q, i64 $")}
+{_each(dim, f"%q# = load {VECTOR}, ptr %at_q#, align 4")}
   br label %score
 score:
   %j = phi i64 [0, %query], [%j_next, %score]
   %largest = phi float [0xFFF0000000000000, %query], [%larger, %score]
   %j_offset = mul i64 %j, {dim}
   %k_j = getelementptr float, ptr %my_k, i64 %j_offset
-{each("%at_k# = getelementptr float, ptr %k_j, i64 @@")}
-{each(f"%k# = load {VECTOR}, ptr %at_k#, align 4")}
+{_each(dim, "%at_k# = getelementptr float, ptr %k_j, i64 $")}
+{_each(dim, f"%k# = load {VECTOR}, ptr %at_k#, align 4")}
   {chr(10).join(dots)}
-  %sum = call reassoc float @llvm.vector.reduce.fadd.v16f32(float -0.0, {VECTOR} %dot{len(parts) - 1})
+  %sum = call reassoc float @llvm.vector.reduce.fadd.v16f32(float -0.0, {VECTOR} %dot{dim // LANES - 1})
   %at_score = getelementptr float, ptr %my_scores, i64 %j
   store float %sum, ptr %at_score, align 4
   %larger = call float @llvm.maxnum.f32(float %largest, float %sum)
@@ -147,9 +164,13 @@ padded:
   %at_pad = getelementptr float, ptr %my_scores, i64 %b
   store float 0xFFF0000000000000, ptr %at_pad, align 4
   %b_next = add i64 %b, 1
-  br label %pad
-weigh:
-  {splat("most", "%larger")}
+  br label %pad"""
+
+
+def _weights(dim: int) -> str:
+    """exp((score - largest) / sqrt(d)) in place of each score, and the sum, %all_weights."""
+    return f"""weigh:
+  {_splat("most", "%larger")}
   br label %weights
 weights:
   %w = phi i64 [0, %weigh], [%w_next, %weights]
@@ -157,39 +178,38 @@ weights:
   %at_w = getelementptr float, ptr %my_scores, i64 %w
   %raw = load {VECTOR}, ptr %at_w, align 4
   %below = fsub {VECTOR} %raw, %most
-  %in_twos = fmul {VECTOR} %below, {_constant(scale)}
+  %in_twos = fmul {VECTOR} %below, {_constant(math.log2(math.e) / math.sqrt(dim))}
   {_exp2("%in_twos")}
   store {VECTOR} %power, ptr %at_w, align 4
   %total_next = fadd {VECTOR} %total, %power
   %w_next = add i64 %w, {LANES}
   %more_weights = icmp ult i64 %w_next, %b
-  br i1 %more_weights, label %weights, label %mix
-mix:
+  br i1 %more_weights, label %weights, label %weighed
+weighed:
   %all_weights = call reassoc float @llvm.vector.reduce.fadd.v16f32(float -0.0, {VECTOR} %total_next)
-  br label %value
-value:
-  %i = phi i64 [0, %mix], [%i_next, %value]
-{each(f"%o# = phi {VECTOR} [zeroinitializer, %mix], [%o_next#, %value]")}
+  br label %value"""
+
+
+def _mix(dim: int) -> str:
+    """The values by their weights."""
+    return f"""value:
+  %i = phi i64 [0, %weighed], [%i_next, %value]
+{_each(dim, f"%o# = phi {VECTOR} [zeroinitializer, %weighed], [%o_next#, %value]")}
   %at_p = getelementptr float, ptr %my_scores, i64 %i
   %p = load float, ptr %at_p, align 4
-  {splat("ps", "%p")}
+  {_splat("ps", "%p")}
   %i_offset = mul i64 %i, {dim}
   %v_i = getelementptr float, ptr %my_v, i64 %i_offset
-{each("%at_v# = getelementptr float, ptr %v_i, i64 @@")}
-{each(f"%v# = load {VECTOR}, ptr %at_v#, align 4")}
-{each(f"%o_next# = {FMA}({VECTOR} %ps, {VECTOR} %v#, {VECTOR} %o#)")}
+{_each(dim, "%at_v# = getelementptr float, ptr %v_i, i64 $")}
+{_each(dim, f"%v# = load {VECTOR}, ptr %at_v#, align 4")}
+{_each(dim, f"%o_next# = {FMA}({VECTOR} %ps, {VECTOR} %v#, {VECTOR} %o#)")}
   %i_next = add i64 %i, 1
   %more_values = icmp ult i64 %i_next, %seen
-  br i1 %more_values, label %value, label %end_of_query
-end_of_query:
+  br i1 %more_values, label %value, label %mixed
+mixed:
   %one_over = fdiv float 1.0, %all_weights
-  {splat("norm", "%one_over")}
-{each(f"%y# = fmul {VECTOR} %o_next#, %norm")}
-{each("%at_out# = getelementptr float, ptr %my_out, i64 @@")}
-{each(f"store {VECTOR} %y#, ptr %at_out#, align 4")}
-  %piece_next = add i64 %piece, 1
-  %more = icmp ult i64 %piece_next, %last
-  br i1 %more, label %query, label %done
-done:
-  ret void
-}}"""
+  {_splat("norm", "%one_over")}
+{_each(dim, f"%y# = fmul {VECTOR} %o_next#, %norm")}
+{_each(dim, "%at_out# = getelementptr float, ptr %my_out, i64 $")}
+{_each(dim, f"store {VECTOR} %y#, ptr %at_out#, align 4")}
+  br label %end_of_query"""

@@ -3,13 +3,14 @@
 On one sequence a product costs what reading its weights costs, so the format of the weights decides. All formats give
 x @ weight.T + bias; they differ in what is read, and in the order of summation, so not in every bit.
 
-plain    the weight as it is, through torch's own kernel: what every device can do.
+panels   our own (`panels.py`), float32 activations and sums: the fastest for a few rows, whatever the weights' type.
+         Where torch's threads cannot be reached, there are the others:
 packed   oneDNN's blocked layout, made once instead of in every call, for types that the processor multiplies:
-         bfloat16 with avx512_bf16 or AMX, float16 with avx512_fp16.
-panels   our own (`panels.py`), float32 activations and sums: for all other types, as torch emulates products of those
-         row by row, so that verifying would cost k+1 passes; and for weights of 4 or 8 bits, where it is used at all.
-half     float16 weights, float32 activations and sums, by FBGEMM: where torch's threads cannot be reached.
-Groups   weights of 4 or 8 bits (`quantize.py`), for drafts: torch's kernels for one row, where there are no panels.
+         float32, bfloat16 with avx512_bf16 or AMX, float16 with avx512_fp16. torch emulates products of the others
+         row by row, so that verifying would cost k+1 passes.
+half     float16 weights, float32 activations and sums, by FBGEMM.
+plain    the weight as it is, through torch's own kernel: what every device can do.
+Groups   weights of 4 or 8 bits (`quantize.py`), for drafts: in panels, else by torch's kernels for one row.
 """
 
 import warnings
@@ -29,12 +30,10 @@ def best_format(device: torch.device, dtype: torch.dtype) -> str:
     """The fastest format for weights of that dtype on that device, for a few rows."""
     if device.type != "cpu":
         return "plain"
-    if dtype != torch.float32 and packs(dtype):
-        return "packed"
     if native.available():
         return "panels"
-    if dtype == torch.float32:
-        return "packed" if packs(dtype) else "plain"
+    if packs(dtype):
+        return "packed"
     return "half" if "fbgemm" in torch.backends.quantized.supported_engines else "plain"
 
 

@@ -5,6 +5,7 @@ library that torch has loaded.
 """
 
 import ctypes
+import platform
 from collections.abc import Callable
 from functools import cache
 
@@ -16,7 +17,8 @@ declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 declare {VECTOR} @llvm.fma.v16f32({VECTOR}, {VECTOR}, {VECTOR})
-declare {VECTOR} @llvm.maxnum.v16f32({VECTOR}, {VECTOR})
+declare <32 x float> @llvm.fma.v32f32(<32 x float>, <32 x float>, <32 x float>)
+declare {VECTOR} @llvm.maximum.v16f32({VECTOR}, {VECTOR})
 declare {VECTOR} @llvm.rint.v16f32({VECTOR})
 declare float @llvm.maxnum.f32(float, float)
 declare float @llvm.vector.reduce.fadd.v16f32(float, {VECTOR})
@@ -41,9 +43,19 @@ def available() -> bool:
     """Whether this processor fuses multiplication and addition, and torch's threads can be reached."""
     import llvmlite.binding as llvm
 
-    has = llvm.get_host_cpu_features()
-    x86 = "avx2" in has
-    return hasattr(ctypes.CDLL(None), "GOMP_parallel") and (not x86 or all(has[n] for n in ("avx2", "fma", "f16c")))
+    try:
+        found = hasattr(ctypes.CDLL(None), "GOMP_parallel")
+    except (OSError, TypeError):  # a system where a process has no table of all its functions
+        return False
+    has, needed = llvm.get_host_cpu_features(), ("avx2", "fma", "f16c")
+    return found and (platform.machine() not in ("x86_64", "AMD64") or all(has.get(name) for name in needed))
+
+
+def wide() -> bool:
+    """Whether the processor has 32 registers of 16 float32, instead of fewer or shorter ones."""
+    import llvmlite.binding as llvm
+
+    return bool(llvm.get_host_cpu_features().get("avx512f"))
 
 
 def task(pointers: tuple[str, ...], numbers: tuple[str, ...]) -> tuple[type[ctypes.Structure], str]:
