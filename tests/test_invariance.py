@@ -6,6 +6,7 @@ from checkpoints import save_checkpoint
 
 from src.speculative import attention
 from src.speculative.invariance import make_exact, probe
+from src.speculative.llama import Llama
 from src.speculative.loading import load_model
 
 SIZES = {"hidden_size": 192, "intermediate_size": 384, "num_attention_heads": 6, "max_position_embeddings": 2048}
@@ -38,7 +39,7 @@ def test_a_plain_attention_in_its_place_is_noticed(model, monkeypatch):
         attend = attention.plain(start, n, device, dtype)
         return lambda q, k, v: attend(q, k, v) * (1 + n * 2.0**-20)
 
-    monkeypatch.setattr(attention, "FORMS", attention.FORMS)
+    monkeypatch.setattr(Llama, "forms", tuple(attention.FORMS))
     for name in attention.FORMS:
         monkeypatch.setitem(attention.FORMS, name, broken)
     assert probe(model.network) is None
@@ -47,6 +48,7 @@ def test_a_plain_attention_in_its_place_is_noticed(model, monkeypatch):
 
 
 def test_plain_attention_passes_no_probe_unless_it_is_invariant(model, monkeypatch):
+    monkeypatch.setattr(Llama, "forms", tuple(attention.FORMS))
     for name in attention.FORMS:
         monkeypatch.setitem(attention.FORMS, name, attention.plain)
     found = probe(model.network)

@@ -8,7 +8,7 @@ from src.speculative import linear, native, panels
 from src.speculative.quantize import Groups, quantize_weights
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-SHAPES = [(16, 32), (48, 7), (100, 50), (1, 1), (258, 64)]
+SHAPES = [(16, 32), (48, 7), (100, 50), (1, 1), (258, 64)]  # of odd columns, too, which two in 32 bits cannot be
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="this processor or this torch has no panels")
 
@@ -39,7 +39,7 @@ def one_by_one(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sums_are_those_of_fused_multiply_adds_in_the_order_of_the_columns(dtype, shape):
     generator = torch.Generator().manual_seed(1)
-    weight, x = (torch.randn(rows, shape[1], generator=generator) for rows in (shape[0], 8))
+    weight, x = (torch.randn(rows, shape[1], generator=generator) for rows in (shape[0], 14))
     weight = weight.to(dtype)
     assert torch.equal(panels.pack(weight)(x), one_by_one(x, weight))
 

@@ -19,12 +19,11 @@ def measure(model, context: int) -> dict[tuple[str, tuple], dict[int, float]]:
     """Median seconds by form (attention, widths) and width, after `context` tokens, in interleaved rounds."""
     import torch
 
-    from src.speculative.attention import candidates
     from src.speculative.stats import now
 
     network, tokens = model.network, model.network.config.vocab_size
     ids = torch.randint(tokens, (context + max(WIDTHS),), generator=torch.Generator().manual_seed(0)).to(model.device)
-    names = ("plain", *candidates(network.head_dim, network.device, network.dtype))
+    names = ("plain", *network.forms)
     forms = [(name, widths) for widths in sorted({(), network.widths}) for name in names]
     seconds: dict = {form: {width: [] for width in WIDTHS} for form in forms}
     jobs = [(form, width) for form in forms for width in WIDTHS]
@@ -48,7 +47,8 @@ def forms(
     """Time TARGET's passes with each form of the attention, and say which give every position the same bits.
 
     A pass is exact if logits do not depend on how many tokens it has. `rows` says to which numbers of rows passes are
-    padded; times are relative to the plain form's pass over one token. Prints a table, writes nothing, and takes
+    padded; times are relative to the plain form's pass over one token. "program" is "fused" with all layers compiled
+    into one program, so that it saves more than attention. Prints a table, writes nothing, and takes
     seconds. Example: python -m src.pipeline.forms smollm2-135m --context 400
     """
     params = load_params()

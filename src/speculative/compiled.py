@@ -52,6 +52,7 @@ class CompiledLlama(Llama):
     def __init__(self, config, weights: dict, **options):
         torch._dynamo.config.recompile_limit = max(RECOMPILE_LIMIT, torch._dynamo.config.recompile_limit)
         super().__init__(config, weights, **options)
+        self._shape, self.attention = None, "batched"
         self._compiled = torch.compile(_layer, fullgraph=True)
         self._warming = True
         self._warm()

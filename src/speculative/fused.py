@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 
-from .native import SHARE, VECTOR, available, compiled, task
+from .native import SHARE, VECTOR, available, compiled, loop, task
 
 LANES = 16
 Task, FIELDS = task(
@@ -51,24 +51,28 @@ def fused(start: int, n: int, device, dtype) -> Callable:
     return attend
 
 
-def _constant(value: float) -> str:
-    """16 times a number, in LLVM's notation of float32."""
+def number(value: float) -> str:
+    """A float32 in LLVM's notation."""
     exact = torch.tensor(value, dtype=torch.float32).double().item()
-    bits = torch.tensor(exact, dtype=torch.float64).view(torch.int64).item() & (2**64 - 1)
-    return f"splat (float 0x{bits:016X})"
+    return f"0x{torch.tensor(exact, dtype=torch.float64).view(torch.int64).item() & (2**64 - 1):016X}"
 
 
-def _exp2(of: str) -> str:
+def constant(value: float) -> str:
+    """16 times a number, in LLVM's notation of float32."""
+    return f"splat (float {number(value)})"
+
+
+def exp2(of: str) -> str:
     """Lines that make %power of vector `of`, no entry of which is above 0; 2^-126 below -126, NaN of NaN."""
     series = [math.log(2) ** i / math.factorial(i) for i in range(8)]
     lines = [
-        f"%bounded = call {VECTOR} @llvm.maximum.v16f32({VECTOR} {of}, {VECTOR} {_constant(-126.0)})",
+        f"%bounded = call {VECTOR} @llvm.maximum.v16f32({VECTOR} {of}, {VECTOR} {constant(-126.0)})",
         f"%whole = call {VECTOR} @llvm.rint.v16f32({VECTOR} %bounded)",
         f"%rest = fsub {VECTOR} %bounded, %whole",
     ]
-    before = _constant(series[7])
+    before = constant(series[7])
     for i in reversed(range(7)):
-        lines.append(f"%series{i} = {FMA}({VECTOR} {before}, {VECTOR} %rest, {VECTOR} {_constant(series[i])})")
+        lines.append(f"%series{i} = {FMA}({VECTOR} {before}, {VECTOR} %rest, {VECTOR} {constant(series[i])})")
         before = f"%series{i}"
     lines += [
         f"%exponent = fptosi {VECTOR} %whole to <16 x i32>",
@@ -80,11 +84,12 @@ def _exp2(of: str) -> str:
     return "\n  ".join(lines)
 
 
-def _splat(name: str, scalar: str) -> str:
+def splat(name: str, scalar: str, kind: str = "float") -> str:
     """Lines that make %name of 16 times a scalar."""
+    vector = f"<16 x {kind}>"
     return (
-        f"%{name}_0 = insertelement {VECTOR} poison, float {scalar}, i64 0\n"
-        f"  %{name} = shufflevector {VECTOR} %{name}_0, {VECTOR} poison, <16 x i32> zeroinitializer"
+        f"%{name}_0 = insertelement {vector} poison, {kind} {scalar}, i64 0\n"
+        f"  %{name} = shufflevector {vector} %{name}_0, {vector} poison, <16 x i32> zeroinitializer"
     )
 
 
@@ -94,13 +99,29 @@ def _each(dim: int, template: str) -> str:
     return "\n".join("  " + template.replace("#", str(i)).replace("$", str(i * LANES)) for i in vectors)
 
 
+ARGUMENTS = (
+    "ptr %q, ptr %k, ptr %v, ptr %out, ptr %scores, i64 %heads, i64 %shared, i64 %start, i64 %q_stride, "
+    "i64 %k_stride, i64 %v_stride, i64 %room, i64 %first, i64 %last"
+)
+
+
 @cache
 def _text(dim: int) -> str:
-    """In LLVM's language, for heads of `dim` numbers: a thread takes its share of the n * heads queries."""
-    return f"""
+    """In LLVM's language: a thread takes its share of the n * heads queries."""
+    return f"""{queries(dim)}
 define void @work(ptr %task) {{
-entry:
 {FIELDS}{SHARE}
+  call void @queries({ARGUMENTS})
+  ret void
+}}"""
+
+
+def queries(dim: int) -> str:
+    """In LLVM's language, for heads of `dim` numbers: @queries, which does those from %first up to %last."""
+    return f"""
+define internal void @queries({ARGUMENTS}) {{
+entry:
+  %any = icmp ult i64 %first, %last
   br i1 %any, label %query, label %done
 query:
   %piece = phi i64 [%first, %entry], [%piece_next, %end_of_query]
@@ -134,43 +155,73 @@ done:
 
 
 def _scores(dim: int) -> str:
-    """q . k_j of the %seen keys, the %larger of all, and -inf up to %b, the next multiple of 16."""
-    dots = [f"%dot0 = fmul {VECTOR} %q0, %k0"]
-    dots += [f"%dot{i} = {FMA}({VECTOR} %q{i}, {VECTOR} %k{i}, {VECTOR} %dot{i - 1})" for i in range(1, dim // LANES)]
+    """q . k_j of the %seen keys, 16 at a time, -inf up to the next multiple of 16, %ends, and the %larger of all.
+
+    In the last sixteen the last key takes the place of those beyond it, so that nothing beyond it is read.
+    """
+    whole = f"""{_sixteen_scores(dim, "a", lambda key: f"add i64 %j, {key}")}
+  %at_score = getelementptr float, ptr %my_scores, i64 %j
+  store {VECTOR} %a, ptr %at_score, align 4
+  %largest_next = call {VECTOR} @llvm.maximum.v16f32({VECTOR} %largest, {VECTOR} %a)"""
+    last = f"""  %last_key = sub i64 %seen, 1
+{chr(10).join(f"  %place{key} = add i64 %before_last, {key}" for key in range(LANES))}
+{_sixteen_scores(dim, "b", lambda key: f"call i64 @llvm.umin.i64(i64 %place{key}, i64 %last_key)")}
+  {splat("seen_all", "%seen", "i64")}
+  {splat("before_all", "%before_last", "i64")}
+  %places = add <16 x i64> %before_all, <{", ".join(f"i64 {i}" for i in range(LANES))}>
+  %is_seen = icmp ult <16 x i64> %places, %seen_all
+  %scored = select <16 x i1> %is_seen, {VECTOR} %b, {VECTOR} {constant(-math.inf)}
+  %at_last = getelementptr float, ptr %my_scores, i64 %before_last
+  store {VECTOR} %scored, ptr %at_last, align 4
+  %largest_of_all = call {VECTOR} @llvm.maximum.v16f32({VECTOR} %largest, {VECTOR} %scored)"""
     return f"""{_each(dim, "%at_q# = getelementptr float, ptr %my_q, i64 $")}
 {_each(dim, f"%q# = load {VECTOR}, ptr %at_q#, align 4")}
-  br label %score
-score:
-  %j = phi i64 [0, %query], [%j_next, %score]
-  %largest = phi float [0xFFF0000000000000, %query], [%larger, %score]
-  %j_offset = mul i64 %j, {dim}
-  %k_j = getelementptr float, ptr %my_k, i64 %j_offset
-{_each(dim, "%at_k# = getelementptr float, ptr %k_j, i64 $")}
-{_each(dim, f"%k# = load {VECTOR}, ptr %at_k#, align 4")}
-  {chr(10).join(dots)}
-  %sum = call reassoc float @llvm.vector.reduce.fadd.v16f32(float -0.0, {VECTOR} %dot{dim // LANES - 1})
-  %at_score = getelementptr float, ptr %my_scores, i64 %j
-  store float %sum, ptr %at_score, align 4
-  %larger = call float @llvm.maxnum.f32(float %largest, float %sum)
-  %j_next = add i64 %j, 1
-  %more_keys = icmp ult i64 %j_next, %seen
-  br i1 %more_keys, label %score, label %pad
-pad:
-  %b = phi i64 [%seen, %score], [%b_next, %padded]
-  %b_rest = urem i64 %b, {LANES}
-  %whole_block = icmp eq i64 %b_rest, 0
-  br i1 %whole_block, label %weigh, label %padded
-padded:
-  %at_pad = getelementptr float, ptr %my_scores, i64 %b
-  store float 0xFFF0000000000000, ptr %at_pad, align 4
-  %b_next = add i64 %b, 1
-  br label %pad"""
+  %before_last = and i64 %seen_before, {-LANES}
+  %ends = add i64 %before_last, {LANES}
+{loop("j", 0, "%before_last", whole, LANES, (("largest", VECTOR, constant(-math.inf)),))}
+{last}
+  %larger = call float @llvm.vector.reduce.fmaximum.v16f32({VECTOR} %largest_of_all)
+  br label %weigh"""
+
+
+def _sixteen_scores(dim: int, name: str, place: Callable[[int], str]) -> str:
+    """Lines that make vector %name of q . k of 16 keys: the key of each, by its number, is at what `place` makes."""
+    lines = []
+    for key in range(LANES):
+        lines += [
+            f"%{name}_j{key} = {place(key)}",
+            f"%{name}_offset{key} = mul i64 %{name}_j{key}, {dim}",
+            f"%{name}_row{key} = getelementptr float, ptr %my_k, i64 %{name}_offset{key}",
+        ]
+        for i in range(dim // LANES):
+            at, k, dot = (f"%{name}_{part}{key}_{i}" for part in ("at", "k", "dot"))
+            before = f"%{name}_dot{key}_{i - 1}"
+            lines += [
+                f"{at} = getelementptr float, ptr %{name}_row{key}, i64 {i * LANES}",
+                f"{k} = load {VECTOR}, ptr {at}, align 4",
+                f"{dot} = {FMA}({VECTOR} %q{i}, {VECTOR} {k}, {VECTOR} {before})"
+                if i
+                else f"{dot} = fmul {VECTOR} %q0, {k}",
+            ]
+    sums = [f"%{name}_dot{key}_{dim // LANES - 1}" for key in range(LANES)]
+    while len(sums) > 1:  # halves of the sums of two keys are added, until each has one number of a vector
+        width = len(sums) // 2
+        low = [i for i in range(2 * LANES) if i // width % 2 == 0]
+        pairs, sums = list(zip(sums[::2], sums[1::2], strict=True)), []
+        for pair, (one, other) in enumerate(pairs):
+            made = f"%{name}_half{width}_{pair}" if width > 1 else f"%{name}"
+            for part, of in (("low", low), ("high", [i + width for i in low])):
+                mask = ", ".join(f"i32 {i}" for i in of)
+                lines.append(f"{made}_{part} = shufflevector {VECTOR} {one}, {VECTOR} {other}, <16 x i32> <{mask}>")
+            lines.append(f"{made} = fadd {VECTOR} {made}_low, {made}_high")
+            sums.append(made)
+    return "\n".join("  " + line for line in lines)
 
 
 def _weights(dim: int) -> str:
     """exp((score - largest) / sqrt(d)) in place of each score, and the sum, %all_weights."""
     return f"""weigh:
-  {_splat("most", "%larger")}
+  {splat("most", "%larger")}
   br label %weights
 weights:
   %w = phi i64 [0, %weigh], [%w_next, %weights]
@@ -178,12 +229,12 @@ weights:
   %at_w = getelementptr float, ptr %my_scores, i64 %w
   %raw = load {VECTOR}, ptr %at_w, align 4
   %below = fsub {VECTOR} %raw, %most
-  %in_twos = fmul {VECTOR} %below, {_constant(math.log2(math.e) / math.sqrt(dim))}
-  {_exp2("%in_twos")}
+  %in_twos = fmul {VECTOR} %below, {constant(math.log2(math.e) / math.sqrt(dim))}
+  {exp2("%in_twos")}
   store {VECTOR} %power, ptr %at_w, align 4
   %total_next = fadd {VECTOR} %total, %power
   %w_next = add i64 %w, {LANES}
-  %more_weights = icmp ult i64 %w_next, %b
+  %more_weights = icmp ult i64 %w_next, %ends
   br i1 %more_weights, label %weights, label %weighed
 weighed:
   %all_weights = call reassoc float @llvm.vector.reduce.fadd.v16f32(float -0.0, {VECTOR} %total_next)
@@ -197,7 +248,7 @@ def _mix(dim: int) -> str:
 {_each(dim, f"%o# = phi {VECTOR} [zeroinitializer, %weighed], [%o_next#, %value]")}
   %at_p = getelementptr float, ptr %my_scores, i64 %i
   %p = load float, ptr %at_p, align 4
-  {_splat("ps", "%p")}
+  {splat("ps", "%p")}
   %i_offset = mul i64 %i, {dim}
   %v_i = getelementptr float, ptr %my_v, i64 %i_offset
 {_each(dim, "%at_v# = getelementptr float, ptr %v_i, i64 $")}
@@ -208,7 +259,7 @@ def _mix(dim: int) -> str:
   br i1 %more_values, label %value, label %mixed
 mixed:
   %one_over = fdiv float 1.0, %all_weights
-  {_splat("norm", "%one_over")}
+  {splat("norm", "%one_over")}
 {_each(dim, f"%y# = fmul {VECTOR} %o_next#, %norm")}
 {_each(dim, "%at_out# = getelementptr float, ptr %my_out, i64 $")}
 {_each(dim, f"store {VECTOR} %y#, ptr %at_out#, align 4")}

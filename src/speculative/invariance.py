@@ -6,16 +6,17 @@ logits and cache entries of a position are bitwise the same for every width. Whe
 decoding is not only lossless in theory but equal to plain decoding bit by bit.
 
 What has to be found are the widths for which matrix products sum in one order, and a form of the attention in which a
-query does not feel its neighbours (`llama.py` has both as settings). Kernels work through rows in blocks, and sum in
-another order where one or two rows are left over: so such widths are not all that are large enough. The probe looks on
-the loaded weights' own shapes, device and dtype: it runs two layers and the head of the network itself.
+query does not feel its neighbours (`llama.py` has both as settings; one form is all layers at once, `program.py`).
+Kernels work through rows in blocks, and sum in another order where one or two rows are left over: so such widths are
+not all that are large enough. The probe looks on the loaded weights' own shapes, device and dtype: it runs two layers
+and the head of the network itself.
 """
 
 import copy
 
 import torch
 
-from .attention import KEY_BLOCK, candidates
+from .attention import KEY_BLOCK
 from .models import CausalLM, FastModel
 
 CHUNK = 17  # k = 16 and the token before it; prefill goes in pieces of this many tokens
@@ -45,7 +46,7 @@ def probe(network) -> tuple[str, tuple[int, ...]] | None:
     widths: as `Llama` has them, empty if passes need no padding.
     """
     trial, ids = _trial(network)
-    for attention in candidates(network.head_dim, network.device, network.dtype):
+    for attention in network.forms:
         trial.attention, trial.widths = attention, ()
         trial.widths = _alike(trial, ids)
         if trial.widths[0] <= LARGEST and all(_holds(trial, ids, start) for start in CONTEXTS):

@@ -63,10 +63,11 @@ def pack(weight: torch.Tensor | Groups, bias: torch.Tensor | None = None, fmt: s
     if isinstance(weight, Groups):
         refuse_shape(weight)
         product = _quantized(weight)
-        return product if bias is None else _reading(product.reads, lambda x: product(x) + bias)
+        return product if bias is None else _reading(product.reads, lambda x: product(x) + bias, product.panels, bias)
     if fmt == "panels":
         product = panels.pack(weight)
-        return product if bias is None else _reading(product.reads, lambda x: product(x).add_(bias))
+        add = product if bias is None else lambda x: product(x).add_(bias)
+        return _reading(product.reads, add, product, bias)
     if fmt == "packed":
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS_HINT)
         return _reading(weight.nbytes, lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], ""))
@@ -78,15 +79,15 @@ def pack(weight: torch.Tensor | Groups, bias: torch.Tensor | None = None, fmt: s
     return _reading(weight.nbytes, lambda x: F.linear(x, weight, bias))
 
 
-def _reading(size: int, product: Callable) -> Callable:
-    product.reads = size
+def _reading(size: int, product: Callable, in_panels: Callable | None = None, bias=None) -> Callable:
+    product.reads, product.panels, product.bias = size, in_panels, bias
     return product
 
 
 def _quantized(weight: Groups) -> Callable:
     if best_format(weight.values.device, torch.bfloat16) == "panels":
         product = panels.pack(weight)
-        return _reading(product.reads, lambda x: product(x.float()).to(x.dtype))
+        return _reading(product.reads, lambda x: product(x.float()).to(x.dtype), product)
     return _int4(weight) if weight.bits == 4 else _int8(weight)
 
 

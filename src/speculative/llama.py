@@ -18,10 +18,10 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
-from .attention import FORMS
+from .attention import FORMS, candidates
 from .errors import ModelError
-from .fused import fits
 from .linear import arithmetic, pack
+from .program import program, shape_of
 from .quantize import Groups, stack
 from .rotary import head_dim, paired, turn_, turns
 
@@ -63,13 +63,14 @@ class Llama:
         self.weight_dtype, self.dtype = dtype, arithmetic(product, dtype)
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim, self.eps = head_dim(config), config.rms_norm_eps
-        self.attention, self.widths = "fused" if fits(self.head_dim, self.device, self.dtype) else "plain", ()
         self.embedding = self._table(weights["model.embed_tokens.weight"])
         self.layers = [self._layer(weights, f"model.layers.{i}.") for i in range(config.num_hidden_layers)]
         self.norm = self._norm(self._take(weights, "model.norm.weight"))
         head = weights.get("lm_head.weight", weights["model.embed_tokens.weight"])
         self.head = self._product([head if head_ids is None else head[head_ids]], [])
-        self._turns = torch.empty(0)
+        self._shape = shape_of(self)
+        self.attention, self.widths = next((form for form in self.forms if form in ("program", "fused")), "plain"), ()
+        self._turns, self._program = torch.empty(0), None
         self._cache: list[torch.Tensor] = []
         self.capacity = 0
 
@@ -77,6 +78,11 @@ class Llama:
     def reads(self) -> int:
         """How many bytes of weights a pass reads, in the formats that they are held in."""
         return self.head.reads + sum(layer[name].reads for layer in self.layers for name in PRODUCTS)
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """What `attention` can be so that passes may be width invariant, the cheapest first."""
+        return (*(("program",) if self._shape else ()), *candidates(self.head_dim, self.device, self.dtype))
 
     def _take(self, weights: dict, name: str):
         try:
@@ -110,12 +116,18 @@ class Llama:
         """RMS normalization of the last dimension (Zhang & Sennrich 2019, arXiv 1910.07467) as a function of x."""
         weight = self._plain(weight)
         size = len(weight)
-        if self.dtype != torch.float32:
-            return lambda x: F.rms_norm(x, (size,), weight, self.eps)
-        # torch's own is eight operations. x w / sqrt(|x|^2 / d + eps) is x (w sqrt(d)) / hypot(|x|, sqrt(d eps)).
-        weight = weight * math.sqrt(size)
+        # torch's own is eight operations in float32. x w / sqrt(|x|^2 / d + eps) is
+        # x (w sqrt(d)) / hypot(|x|, sqrt(d eps)).
+        scaled = weight * math.sqrt(size)
         least = torch.tensor(math.sqrt(size * self.eps), device=self.device)
-        return lambda x: (x * weight).div_(torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), least))
+
+        def norm(x: torch.Tensor) -> torch.Tensor:
+            if x.dtype != torch.float32:
+                return F.rms_norm(x, (size,), weight, self.eps)
+            return (x * scaled).div_(torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), least))
+
+        norm.weight = weight
+        return norm
 
     def _layer(self, weights: dict, at: str) -> dict:
         def parts(kind, *names):
@@ -160,6 +172,7 @@ class Llama:
             cache.append(grown)
         self._cache, self.capacity = cache, capacity
         self._turns = turns(self.config, capacity).to(self.device)
+        self._program = program(self, self._shape) if self._shape else None
 
     def __call__(self, ids: torch.Tensor, start: int, keep: int) -> torch.Tensor:
         """Logits of the last `keep` of the positions start..start+n-1, (keep, vocabulary) in the model's dtype.
@@ -180,6 +193,8 @@ class Llama:
 
     def _through(self, x: torch.Tensor, start: int, n: int) -> torch.Tensor:
         """x (n or more, hidden), of which the first n rows are tokens, after all layers."""
+        if self.attention == "program":
+            return self._program(x, start)
         turn = self._turns[start : start + len(x)]
         attend = FORMS[self.attention](start, n, self.device, self.dtype)
         for layer, cache in zip(self.layers, self._cache, strict=True):

@@ -15,12 +15,16 @@ VECTOR = "<16 x float>"  # what all code here computes with; LLVM splits it into
 DECLARED = f"""
 declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
+declare void @GOMP_barrier()
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 declare {VECTOR} @llvm.fma.v16f32({VECTOR}, {VECTOR}, {VECTOR})
 declare <32 x float> @llvm.fma.v32f32(<32 x float>, <32 x float>, <32 x float>)
 declare {VECTOR} @llvm.maximum.v16f32({VECTOR}, {VECTOR})
 declare {VECTOR} @llvm.rint.v16f32({VECTOR})
-declare float @llvm.maxnum.f32(float, float)
+declare {VECTOR} @llvm.fabs.v16f32({VECTOR})
+declare float @llvm.sqrt.f32(float)
+declare i64 @llvm.umin.i64(i64, i64)
+declare float @llvm.vector.reduce.fmaximum.v16f32({VECTOR})
 declare float @llvm.vector.reduce.fadd.v16f32(float, {VECTOR})
 """
 # A thread's share [%first, %last) of %count pieces of work.
@@ -32,8 +36,7 @@ SHARE = """
   %begin = mul i64 %count, %me
   %end = add i64 %begin, %count
   %first = udiv i64 %begin, %all
-  %last = udiv i64 %end, %all
-  %any = icmp ult i64 %first, %last"""
+  %last = udiv i64 %end, %all"""
 
 _engines = []  # code lives as long as its engine
 
@@ -44,7 +47,7 @@ def available() -> bool:
     import llvmlite.binding as llvm
 
     try:
-        found = hasattr(ctypes.CDLL(None), "GOMP_parallel")
+        found = all(hasattr(ctypes.CDLL(None), name) for name in ("GOMP_parallel", "GOMP_barrier"))
     except (OSError, TypeError):  # a system where a process has no table of all its functions
         return False
     has, needed = llvm.get_host_cpu_features(), ("avx2", "fma", "f16c")
@@ -69,6 +72,29 @@ def task(pointers: tuple[str, ...], numbers: tuple[str, ...]) -> tuple[type[ctyp
     return type("Task", (ctypes.Structure,), {"_fields_": fields}), lines
 
 
+def loop(i: str, first, last, body: str, step: int = 1, carry: tuple[tuple[str, str, str], ...] = ()) -> str:
+    """Lines that run `body` for %i from first on while it is below last. carry: (name, type, value at first) of what
+    goes from round to round: the body reads %name and makes %name_next; %name is the result."""
+    carried = "\n".join(
+        f"  %{name} = phi {kind} [{value}, %{i}_enter], [%{name}_next, %{i}_again]" for name, kind, value in carry
+    )
+    return f"""  br label %{i}_enter
+{i}_enter:
+  br label %{i}_test
+{i}_test:
+  %{i} = phi i64 [{first}, %{i}_enter], [%{i}_next, %{i}_again]
+{carried}
+  %{i}_more = icmp ult i64 %{i}, {last}
+  br i1 %{i}_more, label %{i}_round, label %{i}_end
+{i}_round:
+{body}
+  br label %{i}_again
+{i}_again:
+  %{i}_next = add i64 %{i}, {step}
+  br label %{i}_test
+{i}_end:"""
+
+
 @cache
 def compiled(text: str) -> Callable[[ctypes.Structure], None]:
     """What runs `define void @work(ptr %task)` of a text, once on each thread, with a task."""
@@ -77,7 +103,7 @@ def compiled(text: str) -> Callable[[ctypes.Structure], None]:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     library = ctypes.CDLL(None)
-    for name in ("omp_get_thread_num", "omp_get_num_threads"):
+    for name in ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier"):
         llvm.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
     module = llvm.parse_assembly(DECLARED + text)
     module.verify()

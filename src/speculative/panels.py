@@ -34,7 +34,7 @@ HEADS = {"8 bits": ("scale",), "4 bits": ("scale", "zero")}  # a float32 for eac
 LINE = 64  # bytes that memory gives at once
 
 
-def _lanes(fmt: str) -> int:
+def lanes_of(fmt: str) -> int:
     """Outputs of a panel. A sum waits for the one before it: where reading is quick, more of them fill that time."""
     return 32 if fmt in HEADS and wide() else 16
 
@@ -50,8 +50,8 @@ def pack(weight: torch.Tensor | Groups) -> Callable:
         weight = weight.float()  # the last column would lack the other half of its bundle
     fmt = f"{weight.bits} bits" if quantized else str(weight.dtype).removeprefix("torch.")
     groups = weight.scale.shape[1] if quantized else 1
-    stored = _grouped(weight, fmt) if quantized else _bundled(_panels(weight, _lanes(fmt)), BUNDLE[fmt])
-    padded = len(stored) * _lanes(fmt)
+    stored = _grouped(weight, fmt) if quantized else _bundled(_panels(weight, lanes_of(fmt)), BUNDLE[fmt])
+    padded = len(stored) * lanes_of(fmt)
     run = compiled(_text(fmt))
     given = Task(
         weights=stored.data_ptr(), columns=columns // groups, groups=groups, panels=len(stored), x_stride=columns,
@@ -66,6 +66,7 @@ def pack(weight: torch.Tensor | Groups) -> Callable:
         return out if padded == outputs else out[:, :outputs].contiguous()
 
     product.stored, product.reads = stored, stored.nbytes  # what is given has no more than its address
+    product.fmt, product.given = fmt, given
     return product
 
 
@@ -83,49 +84,60 @@ def _bundled(panels: torch.Tensor, columns: int) -> torch.Tensor:
 
 def _grouped(weight: Groups, fmt: str) -> torch.Tensor:
     """Bytes (panels, groups * n): of each group its scales, at 4 bits its zeros, and its columns."""
-    values, scale = _bundled(_panels(weight.values, _lanes(fmt)), BUNDLE[fmt]), weight.scale.float()
+    values, scale = _bundled(_panels(weight.values, lanes_of(fmt)), BUNDLE[fmt]), weight.scale.float()
     heads = [scale]
     if weight.bits == 4:
         values = values[..., 0::2] | values[..., 1::2] << 4
         heads = [16 * scale, weight.zero.float() - 24 * scale]  # 1 + value / 16 is what is read, see `_weight`
-    parts = [_panels(head, _lanes(fmt)).view(torch.uint8) for head in heads]
+    parts = [_panels(head, lanes_of(fmt)).view(torch.uint8) for head in heads]
     parts.append(values.view(torch.uint8).reshape(len(values), scale.shape[1], -1))
     return torch.cat(parts, -1).flatten(1)
 
 
+ARGUMENTS = (
+    "ptr %x, ptr %weights, ptr %out, i64 %rows, i64 %columns, i64 %groups, i64 %x_stride, i64 %out_stride, "
+    "i64 %first, i64 %last"
+)
+
+
 @cache
 def _text(fmt: str) -> str:
-    rows = SUMS * (2 if wide() else 1) // _lanes(fmt)
-    return "\n".join([_share(fmt, rows), *(_panel(fmt, n) for n in range(1, rows + 1))])
+    """In LLVM's language: a thread takes its share of the panels."""
+    return f"""{products(fmt)}
+define void @work(ptr %task) {{
+{FIELDS}
+  %count = add i64 %panels, 0{SHARE}
+  call void @{name(fmt)}({ARGUMENTS})
+  ret void
+}}"""
 
 
-def _sizes(fmt: str) -> str:
-    """Lines that make the number of a group's bundles, and the bytes of a group and of its bundles."""
-    return f"""  %bundles = udiv i64 %columns, {BUNDLE[fmt]}
-  %bundle_bytes = mul i64 %bundles, {BYTES[fmt] * _lanes(fmt)}
-  %group_bytes = add i64 %bundle_bytes, {4 * _lanes(fmt) * len(HEADS.get(fmt, ()))}"""
+def name(fmt: str) -> str:
+    """Of a format's product in LLVM's language."""
+    return "product_" + fmt.replace(" ", "_")
 
 
-def _share(fmt: str, most: int) -> str:
-    """In LLVM's language: a thread takes its share of the panels, and of each panel at most so many rows at a time."""
+def products(fmt: str) -> str:
+    """In LLVM's language: the product with the panels from %first up to %last, and what it needs."""
+    most = SUMS * (2 if wide() else 1) // lanes_of(fmt)
     blocks = "\n".join(
-        f"rows{rows}:\n  call void @panel{rows}(ptr %x_block, i64 %x_stride, ptr %panel, ptr %out_block, "
+        f"rows{rows}:\n  call void @{name(fmt)}{rows}(ptr %x_block, i64 %x_stride, ptr %panel, ptr %out_block, "
         f"i64 %out_stride, i64 %columns, i64 %groups)\n  br label %next_block"
         for rows in range(1, most + 1)
     )
-    return f"""
-define void @work(ptr %task) {{
+    each_number = "\n".join(_panel(fmt, rows) for rows in range(1, most + 1))
+    return f"""{each_number}
+define internal void @{name(fmt)}({ARGUMENTS}) {{
 entry:
-{FIELDS}
 {_sizes(fmt)}
   %panel_bytes = mul i64 %group_bytes, %groups
-  %count = add i64 %panels, 0{SHARE}
+  %any = icmp ult i64 %first, %last
   br i1 %any, label %one_panel, label %done
 one_panel:
   %p = phi i64 [%first, %entry], [%p_next, %next_panel]
   %panel_offset = mul i64 %p, %panel_bytes
   %panel = getelementptr i8, ptr %weights, i64 %panel_offset
-  %output = mul i64 %p, {_lanes(fmt)}
+  %output = mul i64 %p, {lanes_of(fmt)}
   %out_panel = getelementptr float, ptr %out, i64 %output
   br label %block
 block:
@@ -150,9 +162,16 @@ done:
 }}"""
 
 
+def _sizes(fmt: str) -> str:
+    """Lines that make the number of a group's bundles, and the bytes of a group and of its bundles."""
+    return f"""  %bundles = udiv i64 %columns, {BUNDLE[fmt]}
+  %bundle_bytes = mul i64 %bundles, {BYTES[fmt] * lanes_of(fmt)}
+  %group_bytes = add i64 %bundle_bytes, {4 * lanes_of(fmt) * len(HEADS.get(fmt, ()))}"""
+
+
 def _panel(fmt: str, rows: int) -> str:
     """In LLVM's language: one panel times `rows` rows, into sums %s0, %s1, ..., group by group, column by column."""
-    lanes, bundle, heads = _lanes(fmt), BUNDLE[fmt], HEADS.get(fmt, ())
+    lanes, bundle, heads = lanes_of(fmt), BUNDLE[fmt], HEADS.get(fmt, ())
     floats = f"<{lanes} x float>"
     loads = []
     for i, head in enumerate(heads):
@@ -164,8 +183,8 @@ def _panel(fmt: str, rows: int) -> str:
 
     scaled = f"fmul {floats} %s#_{bundle}, %scale"  # 8 bits are in one group, so that its scales can wait until now
     return f"""
-define internal void @panel{rows}(ptr %x, i64 %x_stride, ptr %panel, ptr %out, i64 %out_stride, i64 %columns,
-                                  i64 %groups) {{
+define internal void @{name(fmt)}{rows}(ptr %x, i64 %x_stride, ptr %panel, ptr %out, i64 %out_stride,
+                                        i64 %columns, i64 %groups) {{
 entry:
 {_sizes(fmt)}
 {each("%x_offset# = mul i64 %x_stride, #")}
@@ -211,13 +230,13 @@ def _ahead(fmt: str) -> str:
     return "\n".join(
         f"  %ahead{i} = getelementptr i8, ptr %at, i64 {AHEAD + i}\n"
         f"  call void @llvm.prefetch.p0(ptr %ahead{i}, i32 0, i32 {CACHE[fmt]}, i32 1)"
-        for i in range(0, BYTES[fmt] * _lanes(fmt), LINE)
+        for i in range(0, BYTES[fmt] * lanes_of(fmt), LINE)
     )
 
 
 def _columns(fmt: str, each: Callable[[str], str]) -> str:
     """Lines that add each column of the bundle at %at to the sums of each row."""
-    lanes = _lanes(fmt)
+    lanes = lanes_of(fmt)
     floats, fma = f"<{lanes} x float>", f"call <{lanes} x float> @llvm.fma.v{lanes}f32"
     parts = [_bundle(fmt)]
     for c in range(BUNDLE[fmt]):
@@ -236,7 +255,7 @@ def _columns(fmt: str, each: Callable[[str], str]) -> str:
 
 def _bundle(fmt: str) -> str:
     """Lines that read the bundle at %at: into %weight0 if it is one column, else into the 32 bits of each output."""
-    lanes = _lanes(fmt)
+    lanes = lanes_of(fmt)
     floats, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
     lines = {
         "float32": [f"%weight0 = load {floats}, ptr %at, align 4"],
@@ -255,7 +274,7 @@ def _bundle(fmt: str) -> str:
 
 def _weight(fmt: str, c: int) -> str:
     """Lines that make %weight of column c of a bundle of several."""
-    lanes = _lanes(fmt)
+    lanes = lanes_of(fmt)
     floats, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
     lines = []
     if fmt == "bfloat16":  # the upper half of a float32
