@@ -4,12 +4,13 @@ A decoder-only transformer reads every weight once for a pass, however many toke
 reading is the whole cost, so what this file saves is everything else: q, k and v are one matrix product, gate and up
 another; queries and keys are turned together by one multiplication; keys and values go into a preallocated cache by
 one copy; a norm is four operations; and nothing of the vocabulary's size is computed for a row that nobody asked for.
-Products and attention, nine tenths of the time, are `linear.py` and `attention.py`, each with code of our own.
+Products and attention, nine tenths of the time, are `linear.py` and `attention.py`, each with code of our own. Where
+all of a model can be, its layers are one program (`program.py`): what `_block` says, without Python in between.
 
 Width invariance. Two settings decide whether the bits of a position depend on how many tokens its pass had (they are
-probed in `invariance.py`): `attention`, one of the forms of `attention.py`, and `widths`: a pass is padded with copies
-of its last token to the next of them, because kernels sum in another order for a few rows, or for the few that remain
-when the others were taken in blocks.
+probed in `invariance.py`): `attention`, one of the forms of `attention.py` or "program", and `widths`: a pass is padded
+with copies of its last token to the next of them, because kernels sum in another order for a few rows, or for the few
+that remain when the others were taken in blocks.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Functions in LLVM's language, compiled for this processor when first needed, and run on torch's own threads.
 
 Two pools of threads on the same cores would wait for each other, so work is shared out by GOMP_parallel of the OpenMP
-library that torch has loaded.
+library that torch has loaded, and GOMP_barrier has threads wait for each other.
 """
 
 import ctypes

@@ -116,9 +116,8 @@ def _layer_shape(network, layer: dict) -> Shape | None:
     made = {}
     for name in ("qkv", "o", "gate_up", "down"):
         of = layer[name].panels
-        made[name] = Product(
-            of.fmt, of.given.columns, of.given.groups, of.given.panels, layer[name].bias is not None
-        )  # fmt: skip
+        biased = layer[name].bias is not None
+        made[name] = Product(of.fmt, of.given.columns, of.given.groups, of.given.panels, biased)
     config = network.config
     shape = Shape(
         config.hidden_size, config.intermediate_size, network.heads, network.kv_heads, network.head_dim, network.eps,
