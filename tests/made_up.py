@@ -92,8 +92,8 @@ def made_up_costs(settings: Settings, drafts: dict, chance, noise: float, rounds
         operations=0.27e9, weight_bytes=270_000_000, cache_bytes=2_000_000,
         drafts={
             slug: costmodel.DraftSamples(
-                draft_pass=around(ONE_ROW * c), two_rows=around(ONE_ROW * c), target_pass=around(ONE_ROW),
-                other=around(OTHER), weight_bytes=int(270e6 * c), operations=0.27e9 * c,
+                draft_pass=around(ONE_ROW * c), first_pass=around(ONE_ROW * c), two_rows=around(ONE_ROW * c),
+                target_pass=around(ONE_ROW), other=around(OTHER), weight_bytes=int(270e6 * c), operations=0.27e9 * c,
             )
             for slug, (_, c) in drafts.items()
         },

@@ -9,13 +9,15 @@ from src.speculative.theory import speedup
 
 
 class DraftSamples(Part):
-    """Raw seconds of one draft, an entry a round: of a draft pass over one row and over two, choosing its token
-    included, and of what is left of a speculative step. target_pass: of the target's over one row in the same round.
+    """Raw seconds of one draft, an entry a round: of a draft pass that follows another, choosing its token included, of
+    the first of a window over one row and over two, and of what is left of a speculative step. target_pass: of the
+    target's over one row in the same round.
 
     weight_bytes: what its pass reads. operations: floating-point operations of a pass over one row.
     """
 
     draft_pass: list[float]
+    first_pass: list[float]
     two_rows: list[float]
     target_pass: list[float]
     other: list[float]
@@ -45,13 +47,15 @@ class Samples(Part):
 
 
 class DraftFigures(Part):
-    """c: a draft pass; catch_up: how much more one over two rows takes, the first after a window that was accepted
-    whole; o: what is left of a speculative step. All in one-row target passes, medians of ratios.
+    """c: a draft pass; first: how much more the first one of a window takes, after a pass of the target; catch_up: how
+    much more than that one over two rows, after a window that was accepted whole; o: what is left of a speculative
+    step. All in one-row target passes, medians of ratios.
 
     over_bound: how many times as long as reading its weights a draft pass takes.
     """
 
     c: float
+    first: float
     catch_up: float
     o: float
     over_bound: float
@@ -107,7 +111,8 @@ def figures(samples: Samples) -> Figures:
         drafts={
             slug: DraftFigures(
                 c=_ratio(draft.draft_pass, draft.target_pass),
-                catch_up=_ratio(draft.two_rows, draft.target_pass) - _ratio(draft.draft_pass, draft.target_pass),
+                first=_ratio(draft.first_pass, draft.target_pass) - _ratio(draft.draft_pass, draft.target_pass),
+                catch_up=_ratio(draft.two_rows, draft.target_pass) - _ratio(draft.first_pass, draft.target_pass),
                 o=median(draft.other) / median(draft.target_pass),
                 over_bound=median(draft.draft_pass) / (draft.weight_bytes / samples.bandwidth),
             )
@@ -125,4 +130,4 @@ def predicted(costs: Figures | None, draft: str, k: int, acceptance: list[float]
     if costs is None or draft not in costs.drafts or len(acceptance) < k or len(costs.v) <= k:
         return None
     of = costs.drafts[draft]
-    return speedup(acceptance, k, of.c, costs.v, of.o, costs.plain_o, of.catch_up)
+    return speedup(acceptance, k, of.c, costs.v, of.first + of.o, costs.plain_o, of.catch_up)

@@ -28,7 +28,7 @@ def measure(params: Params, prompts: list[Prompt], target: str) -> Samples:
         pair = open_pair(params, target, draft)
         ids = median_prompt(encode_all(params, prompts, pair[0], pair[2]))
         sequence, positions = sequence_of(params, pair, ids, WIDEST)
-        block, (draft_pass, two_rows) = rounds_of(params, pair, sequence, positions, WIDEST)
+        block, (draft_pass, first_pass, two_rows) = rounds_of(params, pair, sequence, positions, WIDEST)
         plain, other, first = steps(params, pair, ids)
         for rows, seconds in zip(passes, block, strict=True):
             rows += seconds
@@ -38,7 +38,7 @@ def measure(params: Params, prompts: list[Prompt], target: str) -> Samples:
         bits = params.models[draft].draft_quantization
         size, numbers = weights_read(MODELS / draft, params.dtype, head_rows, bits)
         drafts[draft] = DraftSamples(
-            draft_pass=draft_pass, two_rows=two_rows, target_pass=block[0], other=other,
+            draft_pass=draft_pass, first_pass=first_pass, two_rows=two_rows, target_pass=block[0], other=other,
             weight_bytes=pair[1].weight_bytes or size, operations=2.0 * numbers,
         )  # fmt: skip
         held = pair[0].weight_bytes
@@ -56,8 +56,9 @@ def costs(target: Annotated[str, typer.Argument(help="a name of the catalogue `m
     """Measure what TARGET's passes cost over 1 to 9 rows, a pass of each draft, a prefill, and reading the weights.
 
     Everything is in units of TARGET's one-row pass, the measure of the speedup: k draft tokens pay off if the tokens
-    that they give a pass exceed k c + v(k+1) + o; a draft pass over two rows is timed too, for after a window that was
-    accepted whole the draft has two tokens to see. Raw samples and figures go to results/costs/TARGET.json; the stage
+    that they give a pass exceed k c + v(k+1) + o; the first draft pass of a window is timed apart, for it finds the
+    caches full of the target's weights, and so is one over two rows, which the draft has to see after a window that was
+    accepted whole. Raw samples and figures go to results/costs/TARGET.json; the stage
     `report` predicts each cell from them. Takes under a minute. Example: python -m src.pipeline.costs smollm2-135m
     """
     params = load_params()

@@ -68,7 +68,8 @@ def _target(summary: Summary, target: str) -> str:
     rows = [m for m in SHOWN_ROWS if m <= len(of.v)]
     widths = ", ".join(f"{of.v[m - 1]:.2f}" for m in rows)
     drafts = ", ".join(
-        f"{draft.c:.2f} ({slug}; {draft.c + draft.catch_up:.2f} after a window that was accepted whole)"
+        f"{draft.c:.2f} ({slug}; the first of a window {draft.c + draft.first:.2f}, and "
+        f"{draft.c + draft.first + draft.catch_up:.2f} where the last one was accepted whole)"
         for slug, draft in of.drafts.items()
     )
     best = [fastest(cells) for cells in cells_by_pair(summary) if cells[0].target == target]

@@ -29,9 +29,11 @@ def sequence_of(params: Params, pair, ids, widest: int):
 
 
 def rounds_of(params: Params, pair, sequence, positions: int, widest: int) -> tuple[list[list[float]], ...]:
-    """Seconds of the target's passes by rows, and of the draft's over one row and two, an entry a round.
+    """Seconds of the target's passes by rows, and of the draft's, an entry a round: a pass that follows another, and a
+    window's first one, over one row and over two.
 
-    In each round every one of them once, in shuffled order.
+    In each round every one of them once, in shuffled order. A window's first pass follows one of the target, which has
+    driven the draft's weights out of the processor's caches, as when decoding.
     """
     import torch
 
@@ -40,7 +42,8 @@ def rounds_of(params: Params, pair, sequence, positions: int, widest: int) -> tu
     drafter = _drafter(params, draft, seen, target)
     target.rollback(0)
     jobs = [partial(_pass, target, sequence, positions, rows) for rows in range(1, widest + 1)]
-    jobs += [partial(_propose, drafter, draft, seen, 1, DRAFTED), partial(_propose, drafter, draft, seen, 2, 1)]
+    first, two_rows = (partial(_first, target, drafter, draft, sequence, seen, unseen) for unseen in (1, 2))
+    jobs += [partial(_later, drafter, draft, seen), first, two_rows]
     seconds: list[list[float]] = [[] for _ in jobs]
     with torch.inference_mode():
         target.forward(sequence[:positions], keep=0)
@@ -79,6 +82,18 @@ def _drafter(params: Params, draft, sequence, target):
     with torch.inference_mode():
         drafter.begin(sequence, target.vocab_size)
     return drafter
+
+
+def _first(target, drafter, draft, sequence, seen, unseen: int) -> float:
+    """Seconds of a window's first draft pass."""
+    _pass(target, sequence, len(seen) - 1, 1)
+    return _propose(drafter, draft, seen, unseen, 1)
+
+
+def _later(drafter, draft, seen) -> float:
+    """Seconds of a draft pass that follows another."""
+    _propose(drafter, draft, seen, 1, 1)
+    return _propose(drafter, draft, seen, 1, DRAFTED)
 
 
 def _propose(drafter, draft, sequence, unseen: int, k: int) -> float:

@@ -18,8 +18,9 @@ def by_measured(costs: Path, draft: str | None, acceptance) -> tuple[list[str], 
     of = record.figures
     if draft not in of.drafts:
         raise SettingsError(f"--draft: {draft!r} is not in {costs}; allowed: {', '.join(of.drafts)}")
-    c = of.drafts[draft].c
-    known = {"v": of.v, "o": of.drafts[draft].o, "plain_o": of.plain_o, "catch_up": of.drafts[draft].catch_up}
+    with_draft = of.drafts[draft]
+    c, o = with_draft.c, with_draft.first + with_draft.o
+    known = {"v": of.v, "o": o, "plain_o": of.plain_o, "catch_up": with_draft.catch_up}
     ks = _ks(acceptance, len(of.v) - 1)
     plain = 1 / (of.one_row_seconds * (1 + of.plain_o))
     rows = []

@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from .errors import ModelError, SettingsError
@@ -163,6 +164,10 @@ def argmax(
 
 def peak(scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The largest score of each row (n,), NaN if the row holds one, and the lowest id that has it, int64 (n,)."""
+    if scores.device.type == "cpu" and scores.dtype == torch.float32:  # numpy takes a third of torch's time
+        found = scores.numpy()
+        best = found.argmax(-1)
+        return torch.from_numpy(found[np.arange(len(best)), best]), torch.from_numpy(best)
     if scores.shape[1] % 64:
         return scores.max(-1)
     # Torch's argmax is not vectorized on the CPU, amax is: look for the block of 64 first.
