@@ -9,6 +9,7 @@ from src.pipeline import bandwidth, costmodel, passes
 from src.pipeline.costs import WIDEST, measure
 from src.pipeline.params import check_params
 from src.pipeline.prompts import load_prompts
+from src.pipeline.results import Passes
 from src.speculative.decoding import generate
 from src.speculative.linear import pack
 from src.speculative.loading import load_model
@@ -171,6 +172,21 @@ def test_a_first_pass_is_timed_after_one_of_the_target_and_a_later_one_after_one
     params = check_params(YAML(typ="safe", pure=True).load((ROOT / "params.yaml").read_text(encoding="utf-8")))
     _, (draft_pass, first_pass, two_rows) = passes.rounds_of(params, (*clock, None), torch.arange(30) % 5, 20, 3)
     assert (set(draft_pass), set(first_pass), set(two_rows)) == ({3.0}, {6.0}, {8.0})
+
+
+@pytest.mark.parametrize("k", [1, 2, 12])
+def test_a_cell_is_predicted_from_its_own_passes(clock, k):
+    """The costs were measured when everything was as dear as a one-row pass."""
+    dear = costmodel.figures(samples())
+    dear = dear.model_copy(update={"v": [1.0] * 9, "plain_o": 0.0})
+    dear.drafts["draft"] = costmodel.DraftFigures(c=1.0, first=0.0, catch_up=0.0, o=0.0, over_bound=1.0)
+    params = check_params(YAML(typ="safe", pure=True).load((ROOT / "params.yaml").read_text(encoding="utf-8")))
+    rounds = [passes.one_round(params, (*clock, None), torch.arange(n) % 5, [1] * 20, k) for n in (9, 30)]
+    own = Passes(**dict(zip(Passes.model_fields, map(list, zip(*rounds, strict=True)), strict=True)))
+    found, rates = costmodel.of_cell(dear, own, "draft", k), [0.9 - 0.05 * i for i in range(k)]
+    expected = speedup(rates, k, 3 / 11, [*[1.0] * k, (11 + k) / 11], catch_up=1 / 11)
+    assert costmodel.predicted(found, "draft", k, rates) == pytest.approx(expected)
+    assert dear.drafts["draft"].c == 1.0
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])

@@ -52,6 +52,16 @@ def test_seconds_are_kept_raw_for_each_repeat_and_apart_from_the_tokens():
     assert Path(cell_files("target", "draft", 3)[0]).read_bytes() == first
 
 
+@pytest.mark.parametrize("changed, stored", [({}, True), ({"schedule": "adaptive"}, False)])
+def test_single_passes_are_timed_after_each_prompt_where_windows_are_of_k_tokens(changed, stored):
+    build(Path(), **changed)
+    run("sweep", "target", "draft", 3)
+    passes = cell(3)[1].passes
+    assert (passes is not None) == stored
+    for seconds in passes.model_dump().values() if passes else ():
+        assert len(seconds) == len(PROMPTS) and min(seconds) > 0
+
+
 def test_plain_and_speculative_run_back_to_back_and_take_turns_in_going_first(monkeypatch):
     order, real = [], stage.decode
 
@@ -149,7 +159,7 @@ def test_a_trimmed_head_proposes_only_what_it_may_and_changes_no_token():
     params = load_params()
     pair = open_pair(params, "target", "draft")
     assert pair[1].token_ids.tolist() == kept
-    counts, _ = stage.run_cell(params, load_prompts(params.prompts), pair, encode_all(
+    counts, _, _ = stage.run_cell(params, load_prompts(params.prompts), pair, encode_all(
         params, load_prompts(params.prompts), pair[0], pair[2]), 3)  # fmt: skip
     base = read_json("results/baseline/target.json", BaselineTokens)
     assert [row.tokens for row in counts] == [row.tokens for row in base.prompts]

@@ -4,7 +4,7 @@ from pathlib import Path
 from statistics import median
 
 from src.pipeline.files import Record
-from src.pipeline.results import Part, Settings
+from src.pipeline.results import Part, Passes, Settings
 from src.speculative.theory import speedup
 
 
@@ -123,6 +123,19 @@ def figures(samples: Samples) -> Figures:
 
 def _ratio(these: list[float], those: list[float]) -> float:
     return median(a / b for a, b in zip(these, those, strict=True))
+
+
+def of_cell(costs: Figures, passes: Passes, draft: str, k: int) -> Figures:
+    """The figures with c, first, catch_up and v(k + 1) as they were between the prompts of a cell.
+
+    A machine's memory and its arithmetic may slow down apart from each other within minutes, and with them what passes
+    cost in units of a one-row pass.
+    """
+    c, first, two = (_ratio(p, passes.one_row) for p in (passes.draft_pass, passes.first_pass, passes.two_rows))
+    own = costs.drafts[draft].model_copy(update={"c": c, "first": first - c, "catch_up": two - first})
+    v = [*costs.v, *[0.0] * (k + 1 - len(costs.v))]
+    v[k] = _ratio(passes.verifying, passes.one_row)
+    return costs.model_copy(update={"v": v, "drafts": costs.drafts | {draft: own}})
 
 
 def predicted(costs: Figures | None, draft: str, k: int, acceptance: list[float]) -> float | None:

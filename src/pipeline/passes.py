@@ -37,16 +37,9 @@ def rounds_of(params: Params, pair, sequence, positions: int, widest: int) -> tu
     """
     import torch
 
-    target, draft, _ = pair
-    seen = sequence[: positions + 1]
-    drafter = _drafter(params, draft, seen, target)
-    target.rollback(0)
-    jobs = [partial(_pass, target, sequence, positions, rows) for rows in range(1, widest + 1)]
-    first, two_rows = (partial(_first, target, drafter, draft, sequence, seen, unseen) for unseen in (1, 2))
-    jobs += [partial(_later, drafter, draft, seen), first, two_rows]
+    jobs = _jobs(params, pair, sequence, positions, range(1, widest + 1))
     seconds: list[list[float]] = [[] for _ in jobs]
     with torch.inference_mode():
-        target.forward(sequence[:positions], keep=0)
         for job in jobs * 2:  # the first passes of a width set up its kernels
             job()
         order, begun, rounds = list(range(len(jobs))), monotonic(), 0
@@ -57,6 +50,38 @@ def rounds_of(params: Params, pair, sequence, positions: int, widest: int) -> tu
                 seconds[at].append(jobs[at]())
             rounds += 1
     return seconds[:widest], seconds[widest:]
+
+
+def one_round(params: Params, pair, ids, tokens: list[int], k: int) -> list[float]:
+    """Seconds of the passes of `results.Passes`, once each, halfway through the tokens that followed a prompt's ids.
+
+    What was decoded there before has set up all kernels.
+    """
+    import torch
+
+    sequence = torch.cat((ids, torch.tensor(tokens, dtype=torch.int64))).to(pair[0].device)
+    positions = max(1, min(len(ids) + len(tokens) // 2, len(sequence) - k - 1))
+    jobs = _jobs(params, pair, sequence, positions, (1, k + 1))
+    with torch.inference_mode():
+        return [job() for job in jobs]
+
+
+def _jobs(params: Params, pair, sequence, positions: int, widths) -> list:
+    """What times each pass: of the target over so many rows, of the draft after another, and first over 1 and 2 rows.
+
+    Both models have then seen what comes before.
+    """
+    import torch
+
+    target, draft, _ = pair
+    seen = sequence[: positions + 1]
+    drafter = _drafter(params, draft, seen, target)
+    target.rollback(0)
+    with torch.inference_mode():
+        target.forward(sequence[:positions], keep=0)
+    first, two_rows = (partial(_first, target, drafter, draft, sequence, seen, unseen) for unseen in (1, 2))
+    own = [partial(_pass, target, sequence, positions, rows) for rows in widths]
+    return [*own, partial(_later, drafter, draft, seen), first, two_rows]
 
 
 def _pass(target, sequence, positions: int, rows: int) -> float:
@@ -93,7 +118,7 @@ def _first(target, drafter, draft, sequence, seen, unseen: int) -> float:
 def _later(drafter, draft, seen) -> float:
     """Seconds of a draft pass that follows another."""
     _propose(drafter, draft, seen, 1, 1)
-    return _propose(drafter, draft, seen, 1, DRAFTED)
+    return _propose(drafter, draft, seen, 1, min(DRAFTED, drafter.room(len(seen))))
 
 
 def _propose(drafter, draft, sequence, unseen: int, k: int) -> float:

@@ -138,8 +138,19 @@ class CellTokens(Record):
     prompts: list[Counts]
 
 
+class Passes(Part):
+    """Raw seconds of single passes, timed between a cell's prompts, an entry for each: of the target's over one row and
+    over k + 1; of the draft's following another, and the first of a window over one row and over two."""
+
+    one_row: list[float]
+    verifying: list[float]
+    draft_pass: list[float]
+    first_pass: list[float]
+    two_rows: list[float]
+
+
 class CellTiming(Record):
-    """Seconds of one target, draft and k."""
+    """Seconds of one target, draft and k. passes: None where windows are not of k tokens of a draft model."""
 
     target: str
     draft: str
@@ -149,6 +160,7 @@ class CellTiming(Record):
     settings: Settings
     machine: dict[str, str | int]
     prompts: list[Timing]
+    passes: Passes | None = None
 
 
 class Verdict(Part):

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from src.pipeline.comparison import PeerFigures
-from src.pipeline.costmodel import Figures, predicted
+from src.pipeline.costmodel import Figures, of_cell, predicted
 from src.pipeline.files import Record
 from src.pipeline.results import CellTiming, CellTokens, CellVerdicts, Part, Settings, Timing
 
@@ -117,10 +117,12 @@ def interval(plain: np.ndarray, fast: np.ndarray, seed: int) -> tuple[float | No
 
 
 def summarize(tokens: CellTokens, timing: CellTiming, verdicts: CellVerdicts, costs: Figures | None = None) -> Cell:
-    """All figures of one cell from its three files, and from its target's costs what they predict."""
+    """All figures of one cell from its three files, and what its own passes and its target's costs predict."""
     counts, seed = tokens.prompts, tokens.settings.seed
     # Costs are those of a draft model and of windows of k tokens.
     alike = tokens.settings.drafter == "model" and tokens.settings.schedule == "fixed"
+    if costs and timing.passes and tokens.draft in costs.drafts:
+        costs = of_cell(costs, timing.passes, tokens.draft, tokens.k)
     predict = partial(predicted, costs if alike else None, tokens.draft, tokens.k)
     fast = [sample for row in timing.prompts for sample in row.speculative]
     total = sum(sample.decode for sample in fast)

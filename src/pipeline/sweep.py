@@ -8,22 +8,25 @@ from src.pipeline.console import progress, say, stage
 from src.pipeline.files import read_json, write_json
 from src.pipeline.pair import counts, decode, encode_all, open_pair, seconds, seeded, timed
 from src.pipeline.params import Params, demand_known, load_params
+from src.pipeline.passes import one_round
 from src.pipeline.prompts import Prompt, load_prompts
-from src.pipeline.results import MACHINE, CellTiming, CellTokens, Counts, Machine, Settings, Timing, cell_files
+from src.pipeline.results import MACHINE, CellTiming, CellTokens, Counts, Machine, Passes, Settings, Timing, cell_files
 from src.pipeline.widths import digests
 
 
-def run_cell(params: Params, prompts: list[Prompt], pair, encoded: list, k: int) -> tuple[list[Counts], list[Timing]]:
+def run_cell(
+    params: Params, prompts: list[Prompt], pair, encoded: list, k: int
+) -> tuple[list[Counts], list[Timing], Passes | None]:
     """Decode each prompt plainly and speculatively, back to back, in alternating order, after a warm-up.
 
     A machine's speed drifts by more than the effect; within a pair of runs it hardly does, and which of the two comes
     first alternates from prompt to prompt and from repeat to repeat. The first pair of each prompt starts with empty
-    caches, and its prefill is the one that counts.
+    caches, and its prefill is the one that counts. After each prompt single passes are timed, for the prediction.
     """
     for ids in encoded[: params.warmup]:
         decode(params, pair, ids, 0)
         decode(params, pair, ids, k)
-    counted, timing = [], []
+    counted, timing, rounds = [], [], []
     for at, prompt in enumerate(progress(prompts, f"k={k}")):
         own = seeded(params, at)
         runs: dict[int, list] = {0: [], k: []}
@@ -34,7 +37,11 @@ def run_cell(params: Params, prompts: list[Prompt], pair, encoded: list, k: int)
         logits = digests(pair[0], encoded[at], runs[k][0][0].tolist(), k + 1)
         counted.append(counts(prompt, *runs[k][0], logits))
         timing.append(_timing(prompt, runs, k))
-    return counted, timing
+        if params.drafter == "model" and params.schedule == "fixed":
+            rounds.append(one_round(params, pair, encoded[at], runs[k][0][0].tolist(), k))
+    names = Passes.model_fields
+    passes = Passes(**dict(zip(names, map(list, zip(*rounds, strict=True)), strict=True))) if rounds else None
+    return counted, timing, passes
 
 
 def _timing(prompt: Prompt, runs: dict[int, list], k: int) -> Timing:
@@ -55,7 +62,8 @@ def sweep(
     """Time speculative decoding of every prompt by TARGET with K tokens of DRAFT a pass, against plain decoding.
 
     Plain and speculative decoding of a prompt run back to back, `repeats` times in alternating order. Tokens, counts
-    and digests of the target's logits go to results/sweep/TARGET/DRAFT/kK.json, seconds to kK-timing.json beside it.
+    and digests of the target's logits go to results/sweep/TARGET/DRAFT/kK.json, seconds to kK-timing.json beside it,
+    with those of single passes, timed between the prompts, by which the speedup is predicted.
     Example: python -m src.pipeline.sweep smollm2-135m smollm2-draft 4
     """
     params = load_params()
@@ -68,11 +76,13 @@ def sweep(
         f"{params.max_new_tokens} tokens, {'once' if params.repeats == 1 else f'{params.repeats} times'}")  # fmt: skip
     pair = open_pair(params, target, draft)
     encoded = encode_all(params, prompts, pair[0], pair[2])
-    counted, timing = run_cell(params, prompts, pair, encoded, k)
+    counted, timing, passes = run_cell(params, prompts, pair, encoded, k)
     tokens_file, timing_file, _ = cell_files(target, draft, k)
     write_json(
         timing_file,
-        CellTiming(**cell, repeats=params.repeats, warmup=params.warmup, machine=machine, prompts=timing),
+        CellTiming(
+            **cell, repeats=params.repeats, warmup=params.warmup, machine=machine, prompts=timing, passes=passes
+        ),
     )
     write_json(tokens_file, CellTokens(**cell, prompts=counted))
     plain = sum(sample.decode for row in timing for sample in row.plain)
