@@ -110,15 +110,19 @@ def figures(samples: Samples) -> Figures:
         over_bound=typical / bound,
         drafts={
             slug: DraftFigures(
-                c=_ratio(draft.draft_pass, draft.target_pass),
-                first=_ratio(draft.first_pass, draft.target_pass) - _ratio(draft.draft_pass, draft.target_pass),
-                catch_up=_ratio(draft.two_rows, draft.target_pass) - _ratio(draft.first_pass, draft.target_pass),
+                **_draft_costs(draft, draft.target_pass),
                 o=median(draft.other) / median(draft.target_pass),
                 over_bound=median(draft.draft_pass) / (draft.weight_bytes / samples.bandwidth),
             )
             for slug, draft in samples.drafts.items()
         },
     )
+
+
+def _draft_costs(of: DraftSamples | Passes, one_row: list[float]) -> dict[str, float]:
+    """c, first and catch_up of a draft's passes, in the one-row target passes of the same rounds."""
+    c, first, two = (_ratio(seconds, one_row) for seconds in (of.draft_pass, of.first_pass, of.two_rows))
+    return {"c": c, "first": first - c, "catch_up": two - first}
 
 
 def _ratio(these: list[float], those: list[float]) -> float:
@@ -131,8 +135,7 @@ def of_cell(costs: Figures, passes: Passes, draft: str, k: int) -> Figures:
     A machine's memory and its arithmetic may slow down apart from each other within minutes, and with them what passes
     cost in units of a one-row pass.
     """
-    c, first, two = (_ratio(p, passes.one_row) for p in (passes.draft_pass, passes.first_pass, passes.two_rows))
-    own = costs.drafts[draft].model_copy(update={"c": c, "first": first - c, "catch_up": two - first})
+    own = costs.drafts[draft].model_copy(update=_draft_costs(passes, passes.one_row))
     v = [*costs.v, *[0.0] * (k + 1 - len(costs.v))]
     v[k] = _ratio(passes.verifying, passes.one_row)
     return costs.model_copy(update={"v": v, "drafts": costs.drafts | {draft: own}})
